@@ -1,0 +1,75 @@
+# Every verb does its own set-up: virtual environment, pinned packages, build of the extension. A second call skips what is
+# already done (the stamp files below $(VENV)/.stamps say what that is).
+#
+#   make demo       train on real images, export one ONNX file, serve it, draw a picture
+#   make test       the whole suite, lint included     make test-all   with the slow tests too
+#   make bench      benchmarks beside their peers      make lint       style, types, links
+#   make format     rewrite sources in house style     make docs       regenerate and check the documentation
+#   make build      only the extension                 make clean      remove build products and the environment
+#
+# Variables: PYTHON (interpreter that makes the environment), VENV (its folder), PIP_ARGS (for example another package
+# index), PYTEST_ARGS, BENCH_ARGS.
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+PY := $(VENV)/bin/python
+STAMPS := $(VENV)/.stamps
+PIP := $(PY) -m pip --disable-pip-version-check -q
+
+BUILD_INPUTS := CMakeLists.txt setup.py pyproject.toml $(wildcard cmake/*) $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all bench lint format docs build clean
+
+help:
+	@sed -n '1,/^PYTHON/s/^# \{0,1\}//p' Makefile
+
+demo: build
+	$(PY) examples/digits_retrieval.py
+
+test: build
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+test-all: build
+	$(PY) -m pytest -m "" $(PYTEST_ARGS)
+
+bench: build
+	$(PY) -m benchmarks $(BENCH_ARGS)
+
+lint: build
+	$(PY) tools/lint.py
+
+format: $(STAMPS)/packages
+	$(PY) tools/lint.py --fix
+
+docs: build
+	$(PY) tools/docs.py
+
+build: $(STAMPS)/extension
+
+clean:
+	rm -rf build dist $(STAMPS) pyext/*.egg-info
+	find pyext -name '*.so' -delete
+	test ! -f $(VENV)/.made-by-make || rm -rf $(VENV)
+
+# --- set-up, in three steps -------------------------------------------------------------------------------------------
+$(STAMPS)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "pairloom needs Python 3.10 or newer as PYTHON (now '$(PYTHON)'): make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@test -x $(PY) || { echo "creating the virtual environment $(VENV)"; $(PYTHON) -m venv $(VENV) && touch $(VENV)/.made-by-make; } || \
+	  { echo "$(PYTHON) -m venv failed: install the venv module of this Python (Debian: python3-venv)" >&2; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/packages: requirements/dev.txt | $(STAMPS)/python
+	@echo "installing the pinned packages of requirements/dev.txt into $(VENV) (torch among them: some minutes)"
+	@$(PIP) install $(PIP_ARGS) -r requirements/dev.txt
+	@touch $@
+
+$(STAMPS)/extension: $(BUILD_INPUTS) | $(STAMPS)/packages
+	@echo "building the extension"
+	@$(PY) setup.py -q build_ext --inplace
+	@test $(STAMPS)/installed -nt pyproject.toml || $(PIP) install --no-build-isolation --no-deps -e .
+	@touch $(STAMPS)/installed $@

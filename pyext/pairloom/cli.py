@@ -1,0 +1,74 @@
+"""The `pairloom` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pairloom._build_info import build_facts
+
+app = typer.Typer(
+    help="Similarity, losses and retrieval from pairs of embeddings.",
+    epilog="Example: pairloom info --json",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root() -> None:
+    """Similarity, losses and retrieval from pairs of embeddings."""
+
+
+@app.command(epilog="Example: PAIRLOOM_MAX_ISA=avx2 pairloom info")
+def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False) -> None:
+    """Print what was built and what is running: version, instruction set, threads, torch, CUDA and why."""
+    facts = build_facts()
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in readable(facts):
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def readable(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows of the table, in the order in which a bug report is read."""
+    cap = facts["isa_cap"]
+    rows = [
+        ("pairloom", f"{facts['version']} (git {facts['git_sha']})"),
+        ("instruction set", facts["isa"]),
+        ("  available here", ", ".join(facts["isa_available"])),
+        ("  compiled in", ", ".join(facts["isa_compiled"])),
+        ("  cap", f"PAIRLOOM_MAX_ISA={cap}" if cap else "none (PAIRLOOM_MAX_ISA is not set)"),
+        ("threads", "unknown without torch" if facts["threads"] is None else f"{facts['threads']} (torch's)"),
+        ("torch built against", facts["torch_built"]),
+        ("torch running", facts["torch_running"] or f"not importable: {facts['torch_error']}"),
+        ("CUDA", f"{'yes' if facts['cuda'] else 'no'}: {facts['cuda_reason']}"),
+        ("compiler", f"{facts['compiler']} {' '.join(facts['flags'])}"),
+    ]
+    if facts["sanitizer"]:
+        rows.append(("sanitizer", facts["sanitizer"]))
+    return rows + [(f"{name} library", path) for name, path in facts["libraries"].items()]
+
+
+def main() -> None:
+    """Entry point: what goes wrong for a known reason is one sentence on stderr and exit status 1."""
+    try:
+        app()
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"pairloom: {error}")
+
+
+if __name__ == "__main__":
+    main()
