@@ -1,9 +1,9 @@
 """Build of the extension: run CMake with Ninja, then put the three libraries into the package.
 
-Everything about compiling stands in CMakeLists.txt, everything about the package in pyproject.toml; this file only joins
-the two. CMake works in build/<interpreter tag>/ and keeps its objects there, so that a second build compiles only what
-changed. Environment variables passed on to CMake: CXX, PAIRLOOM_CUDA (AUTO, ON, OFF), PAIRLOOM_SANITIZE (address, thread,
-undefined), CMAKE_BUILD_PARALLEL_LEVEL.
+Everything about compiling stands in CMakeLists.txt, everything about the package in pyproject.toml; this file only
+joins the two. CMake works in build/<interpreter tag>/ and keeps its objects there, so that a second build compiles only
+what changed. Environment variables passed on to CMake: CXX, PAIRLOOM_CUDA (AUTO, ON, OFF), PAIRLOOM_SANITIZE (address,
+thread, undefined), CMAKE_BUILD_PARALLEL_LEVEL.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE = "pairloom"
@@ -47,6 +48,16 @@ def check_environment() -> None:
     wanted = os.environ.get("CXX", "").split()[:1] or ["c++", "g++", "clang++"]
     if not any(shutil.which(compiler) for compiler in wanted):
         stop(f"no C++ compiler was found (looked for {', '.join(wanted)}); install g++ 11 or newer, or set CXX.")
+
+
+class FreshBuild(build_py):
+    """setuptools' build_py step, from an empty folder: a module deleted since the last wheel must not return."""
+
+    def run(self) -> None:
+        """Collect the Python sources of a wheel; an editable installation collects nothing."""
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
 
 
 class CMakeBuild(build_ext):
@@ -106,4 +117,7 @@ def replace_file(source: Path, target: Path) -> None:
 
 
 # The sources are CMake's business; the extension is declared so that the wheel is marked as specific to this Python.
-setup(ext_modules=[Extension(f"{PACKAGE}._native", sources=[])], cmdclass={"build_ext": CMakeBuild})
+setup(
+    ext_modules=[Extension(f"{PACKAGE}._native", sources=[])],
+    cmdclass={"build_py": FreshBuild, "build_ext": CMakeBuild},
+)

@@ -1,4 +1,7 @@
-"""Style and type checks: the one list of them. `make lint` runs it, `make format` repairs, tests/packaging runs each as a test."""
+"""Style and type checks, all of them.
+
+`make lint` runs the list, `make format` repairs, tests/packaging runs each as a test.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def checks() -> dict[str, list[str]]:
         "ruff format": module("ruff", "format", "--check", "."),
         "clang-format": clang_format("--dry-run", "-Werror"),
         "mypy": module("mypy"),
-        "links": [sys.executable, "tools/docs.py", "--check"],
+        "documentation": [sys.executable, "tools/docs.py", "--check"],
     }
 
 

@@ -57,9 +57,18 @@ def build_facts() -> dict[str, Any]:
 
 
 def running_torch() -> tuple[str | None, int | None, str | None]:
-    """Version and threads of torch, or why it cannot be imported: `pairloom info` must work on a broken installation."""
+    """Version and threads of torch, or why it cannot be imported: a broken installation is what one asks about."""
     try:
         import torch
     except (ImportError, OSError) as error:
         return None, None, f"{error}".splitlines()[0]
     return str(torch.__version__), torch.get_num_threads(), None
+
+
+def torch_built_against() -> str:
+    """Version of torch whose headers the operators were compiled with, "unknown" when the module does not load."""
+    try:
+        from pairloom import _native
+    except ImportError:
+        return "unknown"
+    return str(_native.build_info()["torch_version"])

@@ -28,7 +28,9 @@ def root() -> None:
 
 
 @app.command(epilog="Example: PAIRLOOM_MAX_ISA=avx2 pairloom info")
-def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False) -> None:
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
     """Print what was built and what is running: version, instruction set, threads, torch, CUDA and why."""
     facts = build_facts()
     if as_json:
@@ -44,13 +46,16 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON ob
 
 def readable(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Rows of the table, in the order in which a bug report is read."""
-    cap = facts["isa_cap"]
+    cap = "none (PAIRLOOM_MAX_ISA is not set)"
+    if facts["isa_cap"]:
+        known = facts["isa_cap"] in facts["isa_compiled"]
+        cap = f"PAIRLOOM_MAX_ISA={facts['isa_cap']}{'' if known else ' (no such level: ignored)'}"
     rows = [
         ("pairloom", f"{facts['version']} (git {facts['git_sha']})"),
         ("instruction set", facts["isa"]),
         ("  available here", ", ".join(facts["isa_available"])),
         ("  compiled in", ", ".join(facts["isa_compiled"])),
-        ("  cap", f"PAIRLOOM_MAX_ISA={cap}" if cap else "none (PAIRLOOM_MAX_ISA is not set)"),
+        ("  cap", cap),
         ("threads", "unknown without torch" if facts["threads"] is None else f"{facts['threads']} (torch's)"),
         ("torch built against", facts["torch_built"]),
         ("torch running", facts["torch_running"] or f"not importable: {facts['torch_error']}"),
