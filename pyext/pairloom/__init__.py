@@ -1,0 +1,71 @@
+"""pairloom: contrastive and metric learning from pairs of embeddings, without ever holding the matrix of pairs.
+
+    loss = pairloom.MultiSimilarityLoss()(embeddings, labels)
+    scores, ids = pairloom.topk(queries, gallery, k=10)
+
+Names are looked up on first use, so that ``import pairloom`` is cheap and does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pairloom import export, functional, losses, metrics, reference
+    from pairloom._stats import PairStats
+    from pairloom.losses import InfoNCELoss, MultiSimilarityLoss
+    from pairloom.scoring import topk
+    from pairloom.similarity import pairwise_similarity
+
+    __version__: str
+
+_HOME = {
+    "InfoNCELoss": "pairloom.losses",
+    "MultiSimilarityLoss": "pairloom.losses",
+    "PairStats": "pairloom._stats",
+    "pairwise_similarity": "pairloom.similarity",
+    "topk": "pairloom.scoring",
+}
+_SUBPACKAGES = ("export", "functional", "losses", "metrics", "reference", "testing")
+
+__all__ = [
+    "InfoNCELoss",
+    "MultiSimilarityLoss",
+    "PairStats",
+    "__version__",
+    "export",
+    "functional",
+    "losses",
+    "metrics",
+    "pairwise_similarity",
+    "reference",
+    "topk",
+]
+
+
+def __getattr__(name: str) -> Any:
+    value: Any
+    if name == "__version__":
+        value = _version()
+    elif name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    elif name in _SUBPACKAGES:
+        value = importlib.import_module(f"pairloom.{name}")
+    else:
+        raise AttributeError(f"module 'pairloom' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pairloom")
+    except PackageNotFoundError:  # used from the source folder without an installation
+        return "0+unknown"

@@ -1,0 +1,177 @@
+"""Every check of an argument, written once: one sentence with the name, what came, and what is allowed.
+
+Checks of shapes and dtypes are always made. Checks of *values in tensors* would make a compiled graph depend on data, or
+wait for a GPU: they are made for plain CPU tensors in eager mode, and elsewhere a wrong value gives what the formula gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+SIMILARITIES = ("cosine", "dot", "euclidean", "squared_euclidean")
+LOSS_SIMILARITIES = ("cosine", "dot")
+REDUCTIONS = ("mean", "mean_all", "mean_nonzero", "sum", "none")
+
+
+def embeddings(first: str, tensor: Tensor, **others: Tensor | None) -> None:
+    """Float matrices (rows, D), all with the same D and on the same device."""
+    _matrix(first, tensor)
+    for name, other in others.items():
+        if other is None:
+            continue
+        _matrix(name, other)
+        same_device(name, other, first, tensor)
+        if other.shape[1] != tensor.shape[1]:
+            raise ValueError(
+                f"{name} has {other.shape[1]} dimensions per row and {first} has {tensor.shape[1]}; they must be equal"
+            )
+
+
+def labels(name: str, tensor: Tensor, of: str, rows: Tensor) -> None:
+    """Integer or bool ids, one for each row of the embeddings called ``of``."""
+    _tensor(name, tensor)
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        raise TypeError(
+            f"{name} has dtype {_short(tensor.dtype)}; labels must be integers or bool (pass {name}.long() if the values are whole)"
+        )
+    if tensor.dim() != 1:
+        raise ValueError(f"{name} has shape {_shape(tensor)}; it must be 1-D, one id for each row of {of}")
+    if tensor.shape[0] != rows.shape[0]:
+        raise ValueError(f"{name} has {tensor.shape[0]} entries and {of} has {rows.shape[0]} rows; they must be equal")
+    same_device(name, tensor, of, rows)
+
+
+def same_label_kind(first: str, a: Tensor | None, second: str, b: Tensor | None) -> None:
+    """uint64 ids are compared by their bits, so they cannot meet signed ids."""
+    if a is not None and b is not None and (a.dtype == torch.uint64) != (b.dtype == torch.uint64):
+        raise TypeError(
+            f"{first} has dtype {_short(a.dtype)} and {second} has {_short(b.dtype)}; both must be uint64 or neither"
+        )
+
+
+def temperature(value: Tensor | float, of: str, rows: Tensor) -> None:
+    """A number above 0, or a float tensor of such: 0-d, or one for each row."""
+    if not isinstance(value, Tensor):
+        positive_number("temperature", value)
+        return
+    if not value.dtype.is_floating_point:
+        raise TypeError(f"temperature has dtype {_short(value.dtype)}; it must be a float, or a float tensor")
+    if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != rows.shape[0]):
+        raise ValueError(
+            f"temperature has shape {_shape(value)}; it must be 0-d, or ({rows.shape[0]},) with one value for each row of {of}"
+        )
+    same_device("temperature", value, of, rows)
+    if values_readable(value) and not bool(((value > 0) & value.isfinite()).all()):
+        raise ValueError(f"temperature holds {_first_not(value, value > 0)}; every value must be finite and above 0")
+
+
+def weights(value: Tensor | None, of: str, rows: Tensor) -> None:
+    """None, or a float tensor (N,) of values >= 0."""
+    if value is None:
+        return
+    _tensor("weights", value)
+    if not value.dtype.is_floating_point:
+        raise TypeError(f"weights has dtype {_short(value.dtype)}; it must be a float tensor")
+    if value.dim() != 1 or value.shape[0] != rows.shape[0]:
+        raise ValueError(
+            f"weights has shape {_shape(value)}; it must be ({rows.shape[0]},), one value for each row of {of}"
+        )
+    same_device("weights", value, of, rows)
+    if values_readable(value) and not bool(((value >= 0) & value.isfinite()).all()):
+        raise ValueError(f"weights holds {_first_not(value, value >= 0)}; every value must be finite and not negative")
+
+
+def choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """One of a few words."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+def positive_number(name: str, value: float) -> None:
+    """A finite number above 0."""
+    _number(name, value)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {value}; it must be finite and above 0")
+
+
+def finite_number(name: str, value: float) -> None:
+    """A finite number."""
+    _number(name, value)
+    if not -float("inf") < value < float("inf"):
+        raise ValueError(f"{name} is {value}; it must be finite")
+
+
+def count(name: str, value: int) -> None:
+    """An integer >= 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{name} is {value!r}; it must be an integer")
+    if value < 0:
+        raise ValueError(f"{name} is {value}; it must be 0 or more")
+
+
+def label_value(name: str, value: int | None) -> None:
+    """An integer, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(f"{name} is {value!r}; it must be an integer, or None to switch it off")
+
+
+def given_together(name: str, value: Any, needed: str, other: Any, why: str) -> None:
+    """``name`` has no meaning without ``needed``."""
+    if value is not None and other is None:
+        raise ValueError(f"{name} is given without {needed}; {why}")
+
+
+def same_device(name: str, tensor: Tensor, first: str, other: Tensor) -> None:
+    """Two tensors on one device."""
+    if tensor.device != other.device:
+        raise ValueError(f"{name} is on {tensor.device} and {first} on {other.device}; they must be on one device")
+
+
+def values_readable(tensor: Tensor) -> bool:
+    """Whether looking at values costs nothing and breaks nothing: a plain CPU tensor in eager mode."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.device.type == "cpu"
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
+
+
+def _matrix(name: str, tensor: Tensor) -> None:
+    _tensor(name, tensor)
+    if tensor.dtype not in FLOATS:
+        raise TypeError(
+            f"{name} has dtype {_short(tensor.dtype)}; embeddings must be {', '.join(_short(dtype) for dtype in FLOATS)}"
+        )
+    if tensor.dim() != 2:
+        raise ValueError(f"{name} has shape {_shape(tensor)}; embeddings must be 2-D (rows, dimensions)")
+    if tensor.shape[1] == 0:
+        raise ValueError(f"{name} has shape {_shape(tensor)}; rows must have at least one dimension")
+
+
+def _tensor(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor")
+
+
+def _number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))
+
+
+def _first_not(tensor: Tensor, allowed: Tensor) -> float:
+    """A value that broke the rule, for the message."""
+    return float(tensor[~(allowed & tensor.isfinite())].flatten()[0])

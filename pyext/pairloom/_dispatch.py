@@ -1,0 +1,59 @@
+"""Which implementation computes a call, and which gradients it makes on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pairloom._stats import pair_stats
+
+
+def needs_reference(embeddings: Tensor) -> bool:
+    """Whether the plain-torch reference computes this call instead of the kernel.
+
+    The kernels run on the CPU, have no rule for torch.func transforms (vmap, grad, jacrev, jvp), and are unknown to ONNX.
+    """
+    return (
+        embeddings.device.type != "cpu"
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.onnx.is_in_onnx_export()
+    )
+
+
+def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | None, reduction: str) -> int:
+    """The ``needs_grad`` argument: which gradients the forward pass is to make (1 rows, 2 columns, 4 temperature)."""
+    if not torch.jit.is_scripting():
+        # An exported graph is mostly run without gradients; if it is trained, backward asks the operator again.
+        if torch.compiler.is_exporting():
+            return 0
+    if not torch.is_grad_enabled() or reduction == "none":
+        return 0
+    bits = 0
+    if rows.requires_grad:
+        bits += 1
+    if columns is not None and columns.requires_grad:
+        bits += 2
+    if temperature is not None and temperature.requires_grad:
+        bits += 4
+    return bits
+
+
+def pair_loss(op: Callable[..., Any], reference: Callable[..., Any], return_stats: bool, *arguments: Any) -> Any:
+    """Loss, or (loss, PairStats), of the arguments of the operator (``needs_grad`` and ``want_stats`` come last)."""
+    if needs_reference(arguments[0]):
+        loss, stats = without_autocast(reference, *arguments[:-2], arguments[-1])
+    else:
+        loss, stats, *_ = op(*arguments)
+    return (loss, pair_stats(stats)) if return_stats else loss
+
+
+def without_autocast(reference: Callable[..., Any], *arguments: Any) -> Any:
+    """A reference under autocast: sums stay in float32, as in the kernels."""
+    device = arguments[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return reference(*arguments)
+    with torch.autocast(device, enabled=False):
+        return reference(*arguments)

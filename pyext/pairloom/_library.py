@@ -1,0 +1,37 @@
+"""Finds libpairloom_torch.so next to this file and loads it once, so that torch knows the pairloom operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LIBRARY = Path(__file__).with_name("libpairloom_torch.so")
+
+
+def load() -> None:
+    """Make `torch.ops.pairloom` complete; does nothing when it already is (loaded by us, or by a C++ program)."""
+    import torch
+
+    if hasattr(torch.ops.pairloom, "info_nce"):
+        return
+    if not LIBRARY.is_file():
+        raise ImportError(
+            f"pairloom's operators are not built: {LIBRARY} does not exist; "
+            "build them with `pip install --no-build-isolation .` in the source folder."
+        )
+    try:
+        torch.ops.load_library(str(LIBRARY))
+    except (OSError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ImportError(
+            f"pairloom's operators ({LIBRARY.name}, built against torch {_built_against()}) do not load into torch "
+            f"{torch.__version__}: {reason}; rebuild them in this environment with "
+            "`pip install --no-build-isolation --force-reinstall --no-deps .` in the source folder."
+        ) from error
+
+
+def _built_against() -> str:
+    try:
+        from pairloom._build_info import TORCH_VERSION  # written by the build
+    except ImportError:
+        return "an unknown version"
+    return str(TORCH_VERSION)

@@ -1,0 +1,6 @@
+"""One function per loss; the maths is in the operators, the module of a loss only calls its function."""
+
+from pairloom.losses.info_nce import info_nce
+from pairloom.losses.multi_similarity import multi_similarity
+
+__all__ = ["info_nce", "multi_similarity"]

@@ -1,0 +1,6 @@
+"""Losses as modules: settings in the constructor, tensors in the call. One file per loss."""
+
+from pairloom.losses.info_nce import InfoNCELoss
+from pairloom.losses.multi_similarity import MultiSimilarityLoss
+
+__all__ = ["InfoNCELoss", "MultiSimilarityLoss"]

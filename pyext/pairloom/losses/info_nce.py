@@ -1,0 +1,262 @@
+"""InfoNCE: function, module, record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from pairloom import _checks, reference
+from pairloom._dispatch import gradient_bits, pair_loss
+from pairloom._registry import OpRecord, Sample, register
+from pairloom._stats import PairStats
+
+
+@overload
+def info_nce(
+    query: Tensor,
+    key: Tensor,
+    negatives: Tensor | None = None,
+    *,
+    temperature: Tensor | float = 0.07,
+    ids: Tensor | None = None,
+    negative_ids: Tensor | None = None,
+    same_id: str = "ignore",
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+    return_stats: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def info_nce(
+    query: Tensor,
+    key: Tensor,
+    negatives: Tensor | None = None,
+    *,
+    temperature: Tensor | float = 0.07,
+    ids: Tensor | None = None,
+    negative_ids: Tensor | None = None,
+    same_id: str = "ignore",
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+    return_stats: Literal[True],
+) -> tuple[Tensor, PairStats]: ...
+def info_nce(  # type: ignore[misc]  # TorchScript needs one return type: there it is the loss
+    query: Tensor,
+    key: Tensor,
+    negatives: Tensor | None = None,
+    *,
+    temperature: Tensor | float = 0.07,
+    ids: Tensor | None = None,
+    negative_ids: Tensor | None = None,
+    same_id: str = "ignore",
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+    return_stats: bool = False,
+) -> Tensor:
+    """InfoNCE: each query against its key, all other keys and the extra negatives."""
+    if not torch.jit.is_scripting():
+        _check(query, key, negatives, temperature, ids, negative_ids, same_id, similarity, reduction, weights)
+        _checks.label_value("ignore_index", ignore_index)
+    columns = key if negatives is None else torch.cat([key, negatives])
+    if isinstance(temperature, Tensor):
+        scale = temperature
+    else:
+        scale = torch.full([], temperature, dtype=torch.float64, device=query.device)
+    row_labels, column_labels = _labels(ids, negative_ids)
+    bits = gradient_bits(query, columns, scale, reduction)
+    if torch.jit.is_scripting():
+        return torch.ops.pairloom.info_nce(
+            query, columns, scale, row_labels, column_labels, weights, similarity, reduction, same_id, ignore_index, bits, False
+        )[0]
+    else:
+        return pair_loss(
+            torch.ops.pairloom.info_nce, reference.info_nce, return_stats,
+            query, columns, scale, row_labels, column_labels, weights, similarity, reduction, same_id, ignore_index, bits, return_stats,
+        )  # fmt: skip
+
+
+def _labels(ids: Tensor | None, negative_ids: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Labels of rows and columns; negatives without ids stay beyond the end of the column labels."""
+    if ids is None:
+        return None, None
+    row_labels = ids.to(torch.int64)
+    if negative_ids is None:
+        return row_labels, row_labels
+    return row_labels, torch.cat([row_labels, negative_ids.to(torch.int64)])
+
+
+def _check(
+    query: Tensor,
+    key: Tensor,
+    negatives: Tensor | None,
+    temperature: Tensor | float,
+    ids: Tensor | None,
+    negative_ids: Tensor | None,
+    same_id: str,
+    similarity: str,
+    reduction: str,
+    weights: Tensor | None,
+) -> None:
+    _checks.embeddings("query", query, key=key, negatives=negatives)
+    if query.shape[0] != key.shape[0]:
+        raise ValueError(
+            f"key has {key.shape[0]} rows and query has {query.shape[0]}; row i of key is the positive of row i of query "
+            "(pass further keys as negatives)"
+        )
+    _checks.temperature(temperature, "query", query)
+    if ids is not None:
+        _checks.labels("ids", ids, "query", query)
+    if negative_ids is not None:
+        _checks.given_together("negative_ids", negative_ids, "ids", ids, "ids are compared with the ids of the queries")
+        _checks.given_together("negative_ids", negative_ids, "negatives", negatives, "there is nothing to identify")
+        assert negatives is not None
+        _checks.labels("negative_ids", negative_ids, "negatives", negatives)
+        _checks.same_label_kind("ids", ids, "negative_ids", negative_ids)
+    _checks.weights(weights, "query", query)
+    _checks.choice("same_id", same_id, ("ignore", "positive"))
+    _checks.choice("similarity", similarity, _checks.LOSS_SIMILARITIES)
+    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+
+
+class InfoNCELoss(nn.Module):
+    """InfoNCE as a module."""
+
+    log_scale: nn.Parameter | None
+
+    def __init__(
+        self,
+        temperature: float = 0.07,
+        *,
+        learn_temperature: bool = False,
+        same_id: str = "ignore",
+        similarity: str = "cosine",
+        reduction: str = "mean",
+        ignore_index: int | None = -100,
+    ) -> None:
+        super().__init__()
+        _checks.positive_number("temperature", temperature)
+        _checks.choice("same_id", same_id, ("ignore", "positive"))
+        _checks.choice("similarity", similarity, _checks.LOSS_SIMILARITIES)
+        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+        _checks.label_value("ignore_index", ignore_index)
+        self.temperature = float(temperature)
+        self.same_id = same_id
+        self.similarity = similarity
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+        if learn_temperature:
+            self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
+        else:
+            self.register_parameter("log_scale", None)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        negatives: Tensor | None = None,
+        ids: Tensor | None = None,
+        negative_ids: Tensor | None = None,
+    ) -> Tensor:
+        """The loss; arguments as in `pairloom.functional.info_nce`."""
+        return info_nce(
+            query,
+            key,
+            negatives,
+            temperature=self.current_temperature(),
+            ids=ids,
+            negative_ids=negative_ids,
+            same_id=self.same_id,
+            similarity=self.similarity,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+        )
+
+    def with_stats(
+        self,
+        query: Tensor,
+        key: Tensor,
+        negatives: Tensor | None = None,
+        ids: Tensor | None = None,
+        negative_ids: Tensor | None = None,
+    ) -> tuple[Tensor, PairStats]:
+        """The loss and the statistics of its pairs, from the same pass."""
+        return info_nce(
+            query,
+            key,
+            negatives,
+            temperature=self.current_temperature(),
+            ids=ids,
+            negative_ids=negative_ids,
+            same_id=self.same_id,
+            similarity=self.similarity,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            return_stats=True,
+        )
+
+    def current_temperature(self) -> Tensor | float:
+        """The temperature: the given number, or e^(-log_scale) when it is learned."""
+        log_scale = self.log_scale
+        if log_scale is None:
+            return self.temperature
+        return torch.exp(-log_scale)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return (
+            f"temperature={self.temperature}, learn_temperature={self.log_scale is not None}, same_id={self.same_id!r}, "
+            f"similarity={self.similarity!r}, reduction={self.reduction!r}, ignore_index={self.ignore_index}"
+        )
+
+
+def _samples(
+    *, dtype: torch.dtype = torch.float32, shape: tuple[int, int, int] = (6, 9, 5), seed: int = 0
+) -> Iterator[Sample]:
+    n, m, d = shape
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+    query, key, negatives = normal(n, d).to(dtype), normal(n, d).to(dtype), normal(m, d).to(dtype)
+    ids = torch.randint(0, max(n // 2, 1), (n,), generator=generator)
+    negative_ids = torch.randint(0, max(n // 2, 1), (m,), generator=generator)
+    ignored = torch.where(torch.arange(n) % 3 == 1, -100, ids)
+    pair = {"query": query, "key": key, "temperature": 0.2}
+    triple = {**pair, "negatives": negatives}
+    both, all_three = ("query", "key"), ("query", "key", "negatives")
+    yield Sample("pairs", pair, both)
+    yield Sample("dot", {**pair, "similarity": "dot", "temperature": 1.0}, both)
+    yield Sample("negatives", triple, all_three)
+    yield Sample("low-temperature", {**pair, "temperature": 0.01}, both, needs_float64=True)
+    scalar, per_row = torch.tensor(0.3, dtype=torch.float64), torch.linspace(0.1, 1.0, n, dtype=torch.float64)
+    yield Sample("learned-temperature", {**triple, "temperature": scalar}, (*all_three, "temperature"))
+    yield Sample("row-temperature", {**triple, "temperature": per_row}, (*all_three, "temperature"))
+    for same_id in ("ignore", "positive"):
+        yield Sample(f"ids-{same_id}", {**pair, "ids": ids, "same_id": same_id}, both)
+        with_ids = {**triple, "ids": ids, "negative_ids": negative_ids, "same_id": same_id}
+        yield Sample(f"negative-ids-{same_id}", with_ids, all_three)
+        yield Sample(f"plain-negatives-{same_id}", {**triple, "ids": ids, "same_id": same_id}, all_three)
+    yield Sample("ignored", {**triple, "ids": ignored, "negative_ids": negative_ids}, all_three)
+    weights = torch.rand(n, generator=generator)
+    for reduction in _checks.REDUCTIONS:
+        yield Sample(f"{reduction}-weights", {**pair, "ids": ignored, "weights": weights, "reduction": reduction}, both)
+    yield Sample("learned-weights", {**pair, "weights": weights.double()}, (*both, "weights"))
+    yield Sample("zero-row", {**pair, "key": torch.cat([key[:1] * 0, key[1:]])}, ("query",))
+    yield Sample("strided", {**pair, "query": query.repeat(1, 2)[:, ::2], "key": key.T.contiguous().T}, both)
+
+
+record = register(
+    OpRecord(
+        name="info_nce", function=info_nce, module=InfoNCELoss, reference=reference.info_nce, samples=_samples
+    )
+)

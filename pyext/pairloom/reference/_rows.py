@@ -1,0 +1,122 @@
+"""What the pair losses share: sums over the pairs of a row, the reduction over rows, the statistics.
+
+A masked pair never reaches an exponential or a division: masks are applied *before* the function whose value could be
+infinite, because 0 * inf = NaN in a (second) derivative. No function looks at values, so all of them work under vmap.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NUM_STATS = 11
+
+
+def labels_equal(labels: Tensor | None, value: int | None, like: Tensor) -> Tensor:
+    """Bool (rows of ``like``,): which rows carry the label ``value`` (nobody without labels or without a value)."""
+    count = like.shape[0]
+    if labels is None or value is None:
+        return torch.zeros(count, dtype=torch.bool, device=like.device)
+    found = labels == value
+    if found.shape[0] == count:
+        return found
+    return torch.cat([found, found.new_zeros(count - found.shape[0])])
+
+
+def same_label(row_labels: Tensor, column_labels: Tensor, columns: int) -> Tensor:
+    """Bool (N, columns); columns beyond the length of ``column_labels`` have no label and equal nobody."""
+    same = row_labels.unsqueeze(1) == column_labels.unsqueeze(0)
+    missing = columns - column_labels.shape[0]
+    return torch.cat([same, same.new_zeros((same.shape[0], missing))], dim=1) if missing else same
+
+
+def diagonal(rows: Tensor, columns: Tensor) -> Tensor:
+    """Bool (N, M): True where the row number equals the column number."""
+    row = torch.arange(rows.shape[0], device=rows.device)
+    column = torch.arange(columns.shape[0], device=rows.device)
+    return row.unsqueeze(1) == column.unsqueeze(0)
+
+
+def row_max(x: Tensor, mask: Tensor) -> Tensor:
+    """Largest masked entry of each row, -inf for none (so rows of length 0 work too). No gradient."""
+    masked = torch.where(mask, x.detach(), -torch.inf)
+    return torch.cat([masked, masked.new_full((x.shape[0], 1), -torch.inf)], dim=1).amax(dim=1)
+
+
+def log_sum_exp(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """log sum_{masked} e^x of each row, and where the sum is empty (the value there is 0, its gradient too)."""
+    peak = row_max(x, mask)
+    peak = torch.where(peak == -torch.inf, 0.0, peak)
+    total = torch.where(mask, x - peak.unsqueeze(1), -torch.inf).exp().sum(dim=1)
+    empty = ~mask.any(dim=1)
+    return peak + torch.where(empty, 1.0, total).log(), empty
+
+
+def log_one_plus_sum_exp(x: Tensor, mask: Tensor) -> Tensor:
+    """log(1 + sum_{masked} e^x) of each row: 0 for no entry, and exact also when the sum is tiny."""
+    peak = row_max(x, mask).clamp(min=0.0)
+    total = torch.where(mask, x - peak.unsqueeze(1), -torch.inf).exp().sum(dim=1)
+    return peak + torch.log1p(torch.expm1(-peak) + total)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x). F.softplus is the identity above 20, an error of 2e-9 that float64 sees."""
+    return -torch.nn.functional.logsigmoid(-x)
+
+
+def reduce_rows(row_loss: Tensor, keep: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
+    """(N,) losses -> scalar (or (N,) for "none"). Rows not kept count nowhere; nothing to average is exactly 0.
+
+        none           w_i l_i
+        sum            sum_i w_i l_i
+        mean mean_all  sum_i w_i l_i / sum_i w_i
+        mean_nonzero   the same sums over the rows whose loss is not 0
+    """
+    weight = torch.ones_like(row_loss) if weights is None else weights.to(row_loss.dtype)
+    weight = torch.where(keep, weight, 0.0)
+    weighted = weight * torch.where(keep, row_loss, 0.0)
+    if reduction == "none":
+        return weighted
+    if reduction == "sum":
+        return weighted.sum()
+    if reduction == "mean_nonzero":
+        # "not <= 0" instead of "> 0": a NaN loss counts, so that NaN input is never hidden.
+        weight = torch.where(row_loss <= 0, 0.0, weight)
+    elif reduction not in ("mean", "mean_all"):
+        raise ValueError(f"reduction is {reduction!r}; allowed: mean, mean_all, mean_nonzero, sum, none")
+    total = weight.sum()
+    nothing = total == 0
+    return torch.where(nothing, 0.0, weighted.sum() / torch.where(nothing, 1.0, total))
+
+
+def statistics(
+    similarity: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    mined_positive: Tensor,
+    mined_negative: Tensor,
+    row_loss: Tensor,
+    keep: Tensor,
+    want: bool,
+) -> Tensor:
+    """The float64 vector that `pairloom.PairStats` names, over kept rows; zeros unless wanted. Masks are (N, M)."""
+    if not want:
+        return torch.zeros(NUM_STATS, dtype=torch.float64, device=similarity.device)
+    similarity, row_loss = similarity.detach(), row_loss.detach()
+    row = keep.unsqueeze(1)
+    positive, negative = positive & row, negative & row
+    best_is_positive = row_max(similarity, positive) > row_max(similarity, negative)
+    values = [
+        keep.sum(),
+        positive.sum(),
+        negative.sum(),
+        (mined_positive & row).sum(),
+        (mined_negative & row).sum(),
+        (keep & ~positive.any(dim=1)).sum(),
+        (keep & ~negative.any(dim=1)).sum(),
+        best_is_positive.sum(),
+        torch.where(positive, similarity, 0.0).sum(dtype=torch.float64),
+        torch.where(negative, similarity, 0.0).sum(dtype=torch.float64),
+        (keep & (row_loss > 0)).sum(),
+    ]
+    return torch.stack([value.to(torch.float64) for value in values])

@@ -1,0 +1,69 @@
+"""InfoNCE: every row has its positive at the column of the same number, all other columns are its negatives.
+
+    z_ij = s(rows_i, columns_j) / temperature_i
+    L_i  = mean_{p in P_i} softplus( lse_{n in N_i} z_in - z_ip )         (= -log softmax of the positive for one positive)
+
+    no labels, or same_id="ignore"    P_i = {i};  N_i = all other columns without the label of row i
+    same_id="positive"                P_i = {i} and the columns with the label of row i;  N_i = all other columns
+
+Columns beyond the length of the labels have none. A row labelled ignore_index leaves the loss, a column so labelled is
+in no P or N. No negatives, or no positive left: L_i = 0.
+
+Source: van den Oord et al., "Representation Learning with Contrastive Predictive Coding", 2018; several positives as in
+the mean over positive pairs of NT-Xent (Sohn 2016; Chen et al. 2020), other positives outside the denominator.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pairloom.reference._rows import (
+    diagonal,
+    labels_equal,
+    log_sum_exp,
+    reduce_rows,
+    same_label,
+    softplus,
+    statistics,
+)
+from pairloom.reference.similarity import pairwise_similarity
+
+
+def info_nce(
+    rows: Tensor,
+    columns: Tensor,
+    temperature: Tensor | float,
+    row_labels: Tensor | None = None,
+    column_labels: Tensor | None = None,
+    weights: Tensor | None = None,
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    same_id: str = "ignore",
+    ignore_index: int | None = -100,
+    want_stats: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(N, D), (M, D) with M >= N -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
+    if same_id not in ("ignore", "positive"):
+        raise ValueError(f"same_id is {same_id!r}; allowed: ignore, positive")
+    s = pairwise_similarity(rows, columns, similarity)
+    temperature = torch.as_tensor(temperature, dtype=s.dtype, device=s.device)
+    z = s / (temperature.unsqueeze(1) if temperature.dim() == 1 else temperature)
+
+    own = diagonal(rows, columns)
+    keep = ~labels_equal(row_labels, ignore_index, rows)
+    usable = ~labels_equal(column_labels, ignore_index, columns).unsqueeze(0)
+    if row_labels is None or column_labels is None:
+        related = own
+    else:
+        related = own | same_label(row_labels, column_labels, columns.shape[0])
+    negative = ~related & usable
+    positive = (related if same_id == "positive" else own) & usable
+
+    lse, no_negative = log_sum_exp(z, negative)
+    term = positive & ~no_negative.unsqueeze(1)
+    terms = torch.where(term, softplus(torch.where(term, lse.unsqueeze(1) - z, 0.0)), 0.0)
+    row_loss = terms.sum(dim=1) / positive.sum(dim=1).clamp(min=1)
+
+    loss = reduce_rows(row_loss, keep, weights, reduction)
+    return loss, statistics(s, positive, negative, positive, negative, row_loss, keep, want_stats)

@@ -1,0 +1,110 @@
+"""Retrieval: the k most similar gallery rows of every query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pairloom import _checks, reference
+from pairloom._dispatch import needs_reference, without_autocast
+from pairloom._registry import OpRecord, Sample, register
+from pairloom.reference.similarity import compute_dtype, unit_rows
+from pairloom.reference.topk import topk_standard
+from pairloom.similarity import distance_pull, through_unit_rows
+
+
+def topk(queries: Tensor, gallery: Tensor, k: int, *, similarity: str = "cosine") -> tuple[Tensor, Tensor]:
+    """The k most similar gallery rows of every query: (scores, indices), best first."""
+    if not torch.jit.is_scripting():
+        _checks.embeddings("queries", queries, gallery=gallery)
+        _checks.count("k", k)
+        _checks.choice("similarity", similarity, _checks.SIMILARITIES)
+        if needs_reference(queries):
+            formula = topk_standard if torch.onnx.is_in_onnx_export() else reference.topk
+            return without_autocast(formula, queries, gallery, k, similarity)
+    return torch.ops.pairloom.topk(queries, gallery, k, similarity)
+
+
+def _fake(queries: Tensor, gallery: Tensor, k: int, similarity: str) -> tuple[Tensor, Tensor]:
+    shape = (queries.shape[0], k)
+    return (
+        queries.new_empty(shape, dtype=compute_dtype(queries, gallery)),
+        queries.new_empty(shape, dtype=torch.int64),
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    queries, gallery, _, ctx.similarity = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(queries, gallery, *output)
+
+
+def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None, None]:
+    """Plain differentiable torch over the pairs that were returned: O(Q k D) memory."""
+    queries, gallery, scores, indices = ctx.saved_tensors
+    if grad is None or indices.numel() == 0:
+        return None, None, None, None
+    dtype = grad.dtype
+    missing = indices < 0
+    grad = torch.where(missing, 0.0, grad)
+    index = indices.clamp(min=0).flatten()
+    wide_queries, wide_gallery = queries.to(dtype), gallery.to(dtype)
+    d_queries = d_gallery = None
+    if gallery.shape[0] == 0:  # nothing was returned; there is no row to gather
+        return torch.zeros_like(queries), torch.zeros_like(gallery), None, None
+    if ctx.similarity in ("cosine", "dot"):
+        cosine = ctx.similarity == "cosine"
+        left, right = (unit_rows(wide_queries), unit_rows(wide_gallery)) if cosine else (wide_queries, wide_gallery)
+        picked = right[index].view(*indices.shape, -1)
+        d_left = (grad.unsqueeze(2) * picked).sum(1)
+        d_right = torch.zeros_like(right).index_add(0, index, (grad.unsqueeze(2) * left.unsqueeze(1)).flatten(0, 1))
+        d_queries, d_gallery = d_left, d_right
+        if cosine:
+            d_queries, d_gallery = through_unit_rows(wide_queries, d_left), through_unit_rows(wide_gallery, d_right)
+    else:
+        picked = wide_gallery[index].view(*indices.shape, -1)
+        pull = distance_pull(grad, torch.where(missing, 0.0, scores), ctx.similarity).unsqueeze(2)
+        moves = pull * (wide_queries.unsqueeze(1) - picked)
+        d_queries = moves.sum(1)
+        d_gallery = torch.zeros_like(wide_gallery).index_add(0, index, -moves.flatten(0, 1))
+    return d_queries.to(queries.dtype), d_gallery.to(gallery.dtype), None, None
+
+
+def _samples(
+    *, dtype: torch.dtype = torch.float32, shape: tuple[int, int, int] = (6, 9, 5), seed: int = 0
+) -> Iterator[Sample]:
+    n, m, d = shape
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(n, d, generator=generator, dtype=torch.float64).to(dtype)
+    gallery = torch.randn(m, d, generator=generator, dtype=torch.float64).to(dtype)
+    for similarity in _checks.SIMILARITIES:
+        yield Sample(
+            similarity,
+            {"queries": queries, "gallery": gallery, "k": min(4, m), "similarity": similarity},
+            ("queries", "gallery"),
+            needs_float64=True,
+        )
+    tied = gallery[torch.arange(m) // 3]
+    yield Sample("ties", {"queries": queries, "gallery": tied, "k": min(5, m)}, ("queries",), needs_float64=True)
+    yield Sample("all", {"queries": queries, "gallery": gallery, "k": m}, ("queries", "gallery"), needs_float64=True)
+    yield Sample("k-above-m", {"queries": queries, "gallery": gallery, "k": m + 3}, ("queries",), needs_float64=True)
+    yield Sample("k-zero", {"queries": queries, "gallery": gallery, "k": 0}, ())
+    yield Sample("empty-gallery", {"queries": queries, "gallery": gallery[:0], "k": 2}, ())
+
+
+record = register(
+    OpRecord(
+        name="topk",
+        function=topk,
+        reference=reference.topk,
+        standard=topk_standard,
+        samples=_samples,
+        fake=_fake,
+        setup_context=_setup_context,
+        backward=_backward,
+    )
+)

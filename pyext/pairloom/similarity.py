@@ -1,0 +1,102 @@
+"""Similarity of every row of one batch with every row of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pairloom import _checks, reference
+from pairloom._dispatch import needs_reference, without_autocast
+from pairloom._registry import OpRecord, Sample, register
+from pairloom.reference.similarity import NORM_FLOOR, compute_dtype, unit_rows
+
+
+def pairwise_similarity(a: Tensor, b: Tensor | None = None, *, similarity: str = "cosine") -> Tensor:
+    """Similarity of every row of ``a`` with every row of ``b``; larger is more alike."""
+    if not torch.jit.is_scripting():
+        _checks.embeddings("a", a, b=b)
+        _checks.choice("similarity", similarity, _checks.SIMILARITIES)
+    other = a if b is None else b
+    if not torch.jit.is_scripting():
+        if needs_reference(a):
+            return without_autocast(reference.pairwise_similarity, a, other, similarity)
+    return torch.ops.pairloom.pairwise_similarity(a, other, similarity)
+
+
+def _fake(a: Tensor, b: Tensor, similarity: str) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=compute_dtype(a, b))
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, ctx.similarity = inputs
+    ctx.save_for_backward(a, b, output)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    """Plain differentiable torch, so that every further derivative follows from it. O(N M + (N + M) D) memory."""
+    a, b, scores = ctx.saved_tensors
+    dtype = grad.dtype
+    wide_a, wide_b = a.to(dtype), b.to(dtype)
+    if ctx.similarity in ("cosine", "dot"):
+        cosine = ctx.similarity == "cosine"
+        unit_a, unit_b = (unit_rows(wide_a), unit_rows(wide_b)) if cosine else (wide_a, wide_b)
+        d_a = grad @ unit_b if ctx.needs_input_grad[0] else None
+        d_b = grad.T @ unit_a if ctx.needs_input_grad[1] else None
+        if cosine:
+            d_a, d_b = through_unit_rows(wide_a, d_a), through_unit_rows(wide_b, d_b)
+    else:
+        # ds_ij / da_i = -2 (a_i - b_j) for the square, (a_i - b_j) / s_ij for the distance (0 where s_ij = 0).
+        pull = distance_pull(grad, scores, ctx.similarity)
+        d_a = pull.sum(1, keepdim=True) * wide_a - pull @ wide_b if ctx.needs_input_grad[0] else None
+        d_b = pull.sum(0).unsqueeze(1) * wide_b - pull.T @ wide_a if ctx.needs_input_grad[1] else None
+    return None if d_a is None else d_a.to(a.dtype), None if d_b is None else d_b.to(b.dtype), None
+
+
+def distance_pull(grad: Tensor, scores: Tensor, similarity: str) -> Tensor:
+    """Factor of (a_i - b_j) in the gradient of a_i."""
+    if similarity == "squared_euclidean":
+        return -2.0 * grad
+    same = scores == 0
+    return torch.where(same, 0.0, grad / torch.where(same, 1.0, scores))
+
+
+def through_unit_rows(x: Tensor, grad: Tensor | None) -> Tensor | None:
+    """Gradient of x from the gradient of `unit_rows(x)`: its part across x, divided by the norm; 0 for zero rows."""
+    if grad is None:
+        return None
+    squares = (x * x).sum(dim=-1, keepdim=True)
+    zero = squares < NORM_FLOOR**2
+    inverse_norm = torch.where(zero, 1.0, squares).rsqrt()
+    unit = x * inverse_norm
+    return torch.where(zero, 0.0, inverse_norm * (grad - unit * (unit * grad).sum(dim=-1, keepdim=True)))
+
+
+def _samples(
+    *, dtype: torch.dtype = torch.float32, shape: tuple[int, int, int] = (6, 9, 5), seed: int = 0
+) -> Iterator[Sample]:
+    n, m, d = shape
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(n, d, generator=generator, dtype=torch.float64).to(dtype)
+    b = torch.randn(m, d, generator=generator, dtype=torch.float64).to(dtype)
+    for similarity in _checks.SIMILARITIES:
+        yield Sample(similarity, {"a": a, "b": b, "similarity": similarity}, ("a", "b"))
+        yield Sample(f"{similarity}-self", {"a": a, "similarity": similarity}, ("a",))
+    zero = torch.cat([a[:1] * 0, a[1:]])
+    yield Sample("zero-row", {"a": zero, "b": b}, ("b",))
+    yield Sample("strided", {"a": a.repeat(1, 2)[:, ::2], "b": b.T.contiguous().T}, ("a", "b"))
+
+
+record = register(
+    OpRecord(
+        name="pairwise_similarity",
+        function=pairwise_similarity,
+        reference=reference.pairwise_similarity,
+        samples=_samples,
+        fake=_fake,
+        setup_context=_setup_context,
+        backward=_backward,
+    )
+)
