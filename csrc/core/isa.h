@@ -1,0 +1,14 @@
+// Which instruction-set level the kernels run on: chosen once per process from what the processor has, capped by the environment
+// variable PAIRLOOM_MAX_ISA, changed by set_isa() (tests run every level).
+#pragma once
+
+#define PAIRLOOM_API __attribute__((visibility("default")))
+
+namespace pairloom {
+
+PAIRLOOM_API int isa_count();                  // levels that are compiled in and that this processor runs, weakest first
+PAIRLOOM_API const char* isa_level(int index);  // name of one of them
+PAIRLOOM_API const char* isa_name();           // the level in use
+PAIRLOOM_API bool set_isa(const char* name);   // false when `name` is not one of the available levels
+
+}  // namespace pairloom

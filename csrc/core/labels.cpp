@@ -1,0 +1,31 @@
+#include "core/labels.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace pairloom {
+
+void classify_labels(const PairLossCall& call, int64_t rows, int64_t columns, int32_t* row_class, int32_t* column_class) {
+  const auto ignored = [&](int64_t label) { return call.has_ignore_index && label == call.ignore_index; };
+  std::vector<int64_t> known;
+  if (call.row_labels != nullptr) {
+    known.assign(call.row_labels, call.row_labels + rows);
+    std::sort(known.begin(), known.end());
+    known.erase(std::unique(known.begin(), known.end()), known.end());
+  }
+  const auto number = [&](int64_t label) {
+    const auto at = std::lower_bound(known.begin(), known.end(), label);
+    return at != known.end() && *at == label ? static_cast<int32_t>(at - known.begin()) : int32_t{kPlainNegative};
+  };
+  for (int64_t i = 0; i < rows; ++i) {
+    const bool labelled = call.row_labels != nullptr;
+    row_class[i] = !labelled ? kUnlabelledRow : ignored(call.row_labels[i]) ? kIgnoredRow : number(call.row_labels[i]);
+  }
+  const int64_t* labels = call.self ? call.row_labels : call.column_labels;
+  const int64_t labelled_columns = labels == nullptr ? 0 : call.self ? rows : call.column_label_count;
+  for (int64_t j = 0; j < columns; ++j) {
+    column_class[j] = j >= labelled_columns ? kPlainNegative : ignored(labels[j]) ? kNoPair : number(labels[j]);
+  }
+}
+
+}  // namespace pairloom

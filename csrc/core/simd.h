@@ -1,0 +1,175 @@
+// SIMD vectors by compiler vector extensions: one source, the width follows the level it is compiled for. Arithmetic, comparison and
+// `mask ? a : b` are the compiler's own; here is only what it lacks. The same names work on plain scalars (one lane), which is how
+// rules run in CUDA and in the naive driver.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+// Each level lives in a namespace of its own: an inline function compiled for AVX-512 must never become the copy that the linker
+// keeps for every level.
+#ifndef PAIRLOOM_ISA
+#define PAIRLOOM_ISA baseline
+#endif
+
+#define PAIRLOOM_INLINE inline __attribute__((always_inline))
+#define PAIRLOOM_LAMBDA_INLINE __attribute__((always_inline))
+
+namespace pairloom::PAIRLOOM_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+// The integer type as wide as T: what comparisons of T produce, and what labels are stored as beside T.
+template <class T>
+struct LaneInt;
+template <>
+struct LaneInt<float> {
+  using type = int32_t;
+};
+template <>
+struct LaneInt<double> {
+  using type = int64_t;
+};
+template <class T>
+using lane_int = typename LaneInt<T>::type;
+
+template <class T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(kVectorBytes)));
+};
+template <class T>
+using vec = typename VectorOf<T>::type;
+template <class T>
+using mask = vec<lane_int<T>>;
+template <class T>
+constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+
+template <class T>
+PAIRLOOM_INLINE vec<T> load(const T* p) {
+  vec<T> v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+PAIRLOOM_INLINE void store(T* p, vec<T> v) {
+  std::memcpy(p, &v, sizeof v);
+}
+template <class T>
+PAIRLOOM_INLINE vec<T> splat(T x) {
+  return x - vec<T>{};  // exact for every x (x + 0 would not be for -0.0), so compilers turn it into one broadcast
+}
+// 0, 1, 2, ... in the lanes.
+template <class T>
+PAIRLOOM_INLINE mask<T> lane_numbers() {
+  mask<T> v{};
+  for (int i = 0; i < kLanes<T>; ++i) v[i] = i;
+  return v;
+}
+
+PAIRLOOM_INLINE bool any(bool m) { return m; }
+template <class M>
+PAIRLOOM_INLINE bool any(M m) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(m)) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8(reinterpret_cast<__m256i>(m)) != 0;
+#elif defined(__SSE2__)
+  return _mm_movemask_epi8(reinterpret_cast<__m128i>(m)) != 0;
+#else
+  int64_t words[sizeof(M) / 8];
+  std::memcpy(words, &m, sizeof m);
+  int64_t all = 0;
+  for (int64_t w : words) all |= w;
+  return all != 0;
+#endif
+}
+
+// The larger (smaller) of two; a NaN in `x` is passed over, so a NaN pair never decides an extreme. Sums see it later.
+template <class V>
+PAIRLOOM_INLINE V larger(V best, V x) {
+  return x > best ? x : best;
+}
+template <class V>
+PAIRLOOM_INLINE V smaller(V best, V x) {
+  return x < best ? x : best;
+}
+
+template <class T>
+PAIRLOOM_INLINE T sum_lanes(vec<T> v) {
+  T total = v[0];
+  for (int i = 1; i < kLanes<T>; ++i) total += v[i];
+  return total;
+}
+template <class T>
+PAIRLOOM_INLINE T max_lanes(vec<T> v) {
+  T best = v[0];
+  for (int i = 1; i < kLanes<T>; ++i) best = larger<T>(best, v[i]);
+  return best;
+}
+template <class T>
+PAIRLOOM_INLINE T min_lanes(vec<T> v) {
+  T best = v[0];
+  for (int i = 1; i < kLanes<T>; ++i) best = smaller<T>(best, v[i]);
+  return best;
+}
+template <class T>
+PAIRLOOM_INLINE int64_t count_lanes(mask<T> m) {
+  return -static_cast<int64_t>(sum_lanes<lane_int<T>>(m));
+}
+
+// e^x to about one unit in the last place: x = n ln 2 + r, e^x = 2^n e^r. Where the result would be subnormal it is 0, above 2^127.5
+// (2^1023.5) it is infinity; NaN stays NaN.
+PAIRLOOM_INLINE vec<float> exp(vec<float> x) {
+  const vec<float> magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer and leaves that in the low bits
+  vec<float> bounded = x < -87.336544f ? splat(-87.336544f) : x;
+  bounded = bounded > 89.0f ? splat(89.0f) : bounded;  // n = 128, whose power of two is infinity
+  const vec<float> shifted = bounded * 1.44269504f + magic;
+  const vec<float> n = shifted - magic;
+  vec<float> r = bounded - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  vec<float> p = splat(1.9875691500e-4f);  // minimax polynomial of Cephes expf on |r| <= ln(2)/2
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  vec<int32_t> bits;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits << 23) + (127 << 23);
+  vec<float> power;
+  std::memcpy(&power, &bits, sizeof power);
+  return x < -87.336544f ? vec<float>{} : p * power;
+}
+
+PAIRLOOM_INLINE vec<double> exp(vec<double> x) {
+  const vec<double> magic = splat(6755399441055744.0);  // 1.5 * 2^52
+  vec<double> bounded = x < -708.39641853226408 ? splat(-708.39641853226408) : x;
+  bounded = bounded > 710.0 ? splat(710.0) : bounded;
+  const vec<double> shifted = bounded * 1.4426950408889634 + magic;
+  const vec<double> n = shifted - magic;
+  vec<double> r = bounded - n * 6.93147180369123816490e-01;
+  r = r - n * 1.90821492927058770002e-10;
+  constexpr double taylor[] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+                               1.0 / 720,        1.0 / 120,       1.0 / 24,       1.0 / 6,       1.0 / 2,      1.0,         1.0};
+  vec<double> p = splat(taylor[0]);
+  for (int i = 1; i < 14; ++i) p = p * r + taylor[i];
+  vec<int64_t> bits;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits << 52) + (int64_t{1023} << 52);
+  vec<double> power;
+  std::memcpy(&power, &bits, sizeof power);
+  return x < -708.39641853226408 ? vec<double>{} : p * power;
+}
+
+}  // namespace pairloom::PAIRLOOM_ISA

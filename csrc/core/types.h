@@ -1,0 +1,107 @@
+// Plain data that crosses the border between the torch-free core and its doors (torch, pybind11, ONNX Runtime).
+// Nothing here has code that a compiler could specialise for an instruction set, so every translation unit may include it.
+#pragma once
+
+#include <cstdint>
+
+namespace pairloom {
+
+enum class DType { f32, f64, f16, bf16 };
+
+// Larger is better in all of them: the Euclidean ones are negated distances.
+enum class Similarity { cosine, dot, euclidean, squared_euclidean };
+
+// A matrix of embeddings as its owner stores it: any strides (in elements), any dtype.
+struct Matrix {
+  const void* data;
+  int64_t rows;
+  int64_t dim;
+  int64_t row_stride;
+  int64_t column_stride;
+  DType dtype;
+};
+
+// How work is spread over threads. `run` calls task(context, begin, end) on disjoint ranges that cover [0, count) and returns
+// when all are done. The core starts no thread of its own; the door that calls it lends its pool.
+struct Parallel {
+  using Task = void (*)(void* context, int64_t begin, int64_t end);
+  void (*run)(int64_t count, Task task, void* context);
+  int threads;
+};
+
+// Rows with a norm below this count as zero: similarity 0 to everything, gradient 0.
+constexpr double kNormFloor = 1e-12;
+
+// What a loss can say about the batch it saw; the order is the layout of the `stats` tensor.
+enum Stat {
+  kAnchors,
+  kPositives,
+  kNegatives,
+  kMinedPositives,
+  kMinedNegatives,
+  kAnchorsWithoutPositive,
+  kAnchorsWithoutNegative,
+  kTop1Hits,
+  kPositiveSimilaritySum,
+  kNegativeSimilaritySum,
+  kActiveAnchors,
+  kStatCount,
+};
+
+enum class Reduction { mean, mean_nonzero, sum, none };
+
+// One call of a pair loss, whatever its rule. Output pointers that are null are not wanted.
+struct PairLossCall {
+  Matrix rows;              // (N, D) anchors
+  Matrix columns;           // (M, D) what they are compared with; unused when `self` is set
+  bool self;                // rows against themselves: pair (i, i) is no pair, d_rows holds both roles
+  Similarity similarity;    // cosine or dot
+  Reduction reduction;
+  const double* temperature;        // (N) when temperature_per_row, else one value; null = 1
+  bool temperature_per_row;
+  const double* weights;            // (N) or null = 1
+  const int64_t* row_labels;        // (N) or null
+  const int64_t* column_labels;     // (column_label_count) or null; columns beyond it are plain negatives
+  int64_t column_label_count;
+  bool has_ignore_index;
+  int64_t ignore_index;
+  bool target_is_row;               // column i is the positive of row i
+  bool same_label_is_positive;      // otherwise a pair with equal labels is no pair
+  void* row_loss;                   // (N) in the compute type, always written
+  void* d_rows;                     // (N, D) compute type or null
+  void* d_columns;                  // (M, D) compute type or null
+  double* d_temperature;            // (N) when temperature_per_row, else one value, or null
+  double* stats;                    // (kStatCount) or null
+  double* loss;                     // the reduced value
+};
+
+struct InfoNceCall {
+  PairLossCall pairs;
+};
+
+struct MultiSimilarityCall {
+  PairLossCall pairs;
+  double alpha;
+  double beta;
+  double base;
+  double epsilon;
+  bool mining;
+};
+
+struct PairwiseCall {
+  Matrix rows;
+  Matrix columns;
+  Similarity similarity;
+  void* out;  // (N, M) compute type, contiguous
+};
+
+struct TopkCall {
+  Matrix queries;
+  Matrix gallery;
+  Similarity similarity;
+  int64_t k;
+  void* scores;      // (Q, k) compute type
+  int64_t* indices;  // (Q, k)
+};
+
+}  // namespace pairloom

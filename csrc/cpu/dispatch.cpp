@@ -1,0 +1,91 @@
+// Picks the kernel table for this processor. The only file that knows which levels exist.
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "cpu/kernels.h"
+
+namespace pairloom {
+
+#define PAIRLOOM_DECLARE_LEVEL(level) \
+  namespace level {                   \
+  extern const Kernels table;         \
+  }
+PAIRLOOM_DECLARE_LEVEL(baseline)
+#ifdef PAIRLOOM_HAVE_AVX2
+PAIRLOOM_DECLARE_LEVEL(avx2)
+#endif
+#ifdef PAIRLOOM_HAVE_AVX512
+PAIRLOOM_DECLARE_LEVEL(avx512)
+#endif
+
+namespace {
+
+struct Levels {
+  const Kernels* tables[3];
+  int count = 0;
+
+  Levels() {
+    tables[count++] = &baseline::table;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#endif
+#ifdef PAIRLOOM_HAVE_AVX2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) {
+      tables[count++] = &avx2::table;
+    }
+#endif
+#ifdef PAIRLOOM_HAVE_AVX512
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
+      tables[count++] = &avx512::table;
+    }
+#endif
+  }
+
+  const Kernels* find(const char* name) const {
+    for (int i = 0; i < count; ++i) {
+      if (std::strcmp(tables[i]->level, name) == 0) return tables[i];
+    }
+    return nullptr;
+  }
+};
+
+const Levels& levels() {
+  static const Levels instance;
+  return instance;
+}
+
+// The strongest level, or the one PAIRLOOM_MAX_ISA names. A name this processor does not have leaves the choice alone: the variable
+// is a cap, and the strongest available level is then below it already.
+const Kernels* initial() {
+  const Levels& all = levels();
+  if (const char* cap = std::getenv("PAIRLOOM_MAX_ISA")) {
+    if (const Kernels* capped = all.find(cap)) return capped;
+  }
+  return all.tables[all.count - 1];
+}
+
+std::atomic<const Kernels*>& current() {
+  static std::atomic<const Kernels*> table{initial()};
+  return table;
+}
+
+}  // namespace
+
+const Kernels& kernels() { return *current().load(std::memory_order_relaxed); }
+
+int isa_count() { return levels().count; }
+
+const char* isa_level(int index) { return levels().tables[index]->level; }
+
+const char* isa_name() { return kernels().level; }
+
+bool set_isa(const char* name) {
+  const Kernels* table = levels().find(name);
+  if (table == nullptr) return false;
+  current().store(table, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace pairloom

@@ -1,0 +1,13 @@
+// Similarity matrix and top-k of one instruction-set level.
+#include "cpu/level.h"
+#include "engine/pairwise.h"
+#include "engine/topk.h"
+
+namespace pairloom::PAIRLOOM_ISA {
+
+void pairwise_f32(const PairwiseCall& call, const Parallel& pool) { pairwise_similarity<float>(call, pool); }
+void pairwise_f64(const PairwiseCall& call, const Parallel& pool) { pairwise_similarity<double>(call, pool); }
+void topk_f32(const TopkCall& call, const Parallel& pool) { Topk<float>(call, pool).run(); }
+void topk_f64(const TopkCall& call, const Parallel& pool) { Topk<double>(call, pool).run(); }
+
+}  // namespace pairloom::PAIRLOOM_ISA

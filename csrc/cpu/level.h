@@ -1,0 +1,14 @@
+// Kernels of one instruction-set level that live in translation units of their own.
+#pragma once
+
+#include "core/simd.h"
+#include "core/types.h"
+
+namespace pairloom::PAIRLOOM_ISA {
+
+void pairwise_f32(const PairwiseCall& call, const Parallel& pool);
+void pairwise_f64(const PairwiseCall& call, const Parallel& pool);
+void topk_f32(const TopkCall& call, const Parallel& pool);
+void topk_f64(const TopkCall& call, const Parallel& pool);
+
+}  // namespace pairloom::PAIRLOOM_ISA

@@ -1,0 +1,118 @@
+// Reading embeddings: any dtype and strides in, rows of the compute type out, normalised for cosine on the way; and packing rows
+// into the panels that the tile GEMM reads.
+#pragma once
+
+#include <cmath>
+
+#include "core/simd.h"
+#include "core/types.h"
+#include "engine/gemm.h"
+
+namespace pairloom::PAIRLOOM_ISA {
+
+inline float from_half(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+  const uint32_t magnitude = bits & 0x7fffu;
+  float value;
+  if (magnitude < 0x0400u) {  // zero and subnormal
+    value = static_cast<float>(magnitude) * 5.9604644775390625e-8f;
+  } else {
+    // Infinity and NaN keep their all-ones exponent, the rest is rebiased from 15 to 127.
+    const uint32_t exponent_shift = magnitude >= 0x7c00u ? (255u - 31u) << 23 : (127u - 15u) << 23;
+    const uint32_t wide = (magnitude << 13) + exponent_shift;
+    std::memcpy(&value, &wide, sizeof value);
+  }
+  uint32_t signed_bits;
+  std::memcpy(&signed_bits, &value, sizeof value);
+  signed_bits |= sign;
+  std::memcpy(&value, &signed_bits, sizeof value);
+  return value;
+}
+
+inline float from_bfloat(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+template <class T>
+void copy_row(const Matrix& m, int64_t row, T* out) {
+  const auto copy = [&](auto* base, auto convert) {
+    const auto* source = base + row * m.row_stride;
+    if (m.column_stride == 1) {
+      for (int64_t k = 0; k < m.dim; ++k) out[k] = static_cast<T>(convert(source[k]));
+    } else {
+      for (int64_t k = 0; k < m.dim; ++k) out[k] = static_cast<T>(convert(source[k * m.column_stride]));
+    }
+  };
+  const auto same = [](auto x) { return x; };
+  switch (m.dtype) {
+    case DType::f32:
+      return copy(static_cast<const float*>(m.data), same);
+    case DType::f64:
+      return copy(static_cast<const double*>(m.data), same);
+    case DType::f16:
+      return copy(static_cast<const uint16_t*>(m.data), from_half);
+    case DType::bf16:
+      return copy(static_cast<const uint16_t*>(m.data), from_bfloat);
+  }
+}
+
+// 1 / |x|, or 0 for a row that counts as zero. Squares are summed in double: no overflow, no vanishing norm.
+template <class T>
+T inverse_norm(const T* x, int64_t dim) {
+  double sums[8] = {};
+  int64_t k = 0;
+  for (; k + 8 <= dim; k += 8) {
+    for (int i = 0; i < 8; ++i) sums[i] += static_cast<double>(x[k + i]) * static_cast<double>(x[k + i]);
+  }
+  for (; k < dim; ++k) sums[0] += static_cast<double>(x[k]) * static_cast<double>(x[k]);
+  const double norm = std::sqrt(((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7])));
+  return norm < kNormFloor ? T{0} : static_cast<T>(1.0 / norm);
+}
+
+// Row `row` of m as the similarity wants it, padded with zeros to `padded`. Returns the factor that was applied.
+template <class T>
+T load_row(const Matrix& m, int64_t row, bool normalize, T* out, int64_t padded) {
+  copy_row(m, row, out);
+  T factor{1};
+  if (normalize) {
+    factor = inverse_norm(out, m.dim);
+    // A zero row stays exactly zero even where an entry is tiny; NaN and infinity are not hidden by a factor of 0.
+    for (int64_t k = 0; k < m.dim; ++k) out[k] *= factor;
+  }
+  for (int64_t k = m.dim; k < padded; ++k) out[k] = T{0};
+  return factor;
+}
+
+// Rows padded to whole vectors, plus an odd number of cache lines between them, so that walking down a column does not fall into
+// one set of the cache.
+template <class T>
+int64_t padded_stride(int64_t length) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  const int64_t whole = (length + kPanel<T> - 1) / kPanel<T> * kPanel<T>;
+  const int64_t lines = (whole + kLine - 1) / kLine;
+  return (lines | 1) * kLine;
+}
+
+template <class T>
+int64_t vector_width(int64_t length) {
+  return (length + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+}
+
+template <class T>
+int64_t panel_count(int64_t columns) {
+  return (columns + kPanel<T> - 1) / kPanel<T>;
+}
+
+// `count` loaded rows (at most kPanel) become one panel: depth-major, missing rows zero.
+template <class T>
+void pack_panel(const T* rows, int64_t stride, int64_t count, int64_t dim, T* panel) {
+  for (int64_t k = 0; k < dim; ++k) {
+    for (int64_t j = 0; j < count; ++j) panel[k * kPanel<T> + j] = rows[j * stride + k];
+    for (int64_t j = count; j < kPanel<T>; ++j) panel[k * kPanel<T> + j] = T{0};
+  }
+}
+
+}  // namespace pairloom::PAIRLOOM_ISA

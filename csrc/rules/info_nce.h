@@ -1,0 +1,72 @@
+// InfoNCE. With z = similarity / temperature, P and N the positives and negatives of a row:
+//
+//   L = mean over p in P of -log( e^{z_p} / (e^{z_p} + sum over n in N of e^{z_n}) )
+//
+// Streaming form: l = log sum over N of e^{z_n} (one pass, shifted by the largest z_n), then L = mean over P of softplus(l - z_p).
+// It needs no e^{z_p} and loses nothing when the loss is near 0.
+// Gradient: dL/dz_p = -sigmoid(l - z_p) / |P|,  dL/dz_n = e^{z_n - l} * mean over P of sigmoid(l - z_p).
+// No negatives: l = -infinity, the loss is exactly 0. No positives: 0.
+// Reference: van den Oord et al., "Representation Learning with Contrastive Predictive Coding", 2018; several positives as in
+// NT-Xent with class labels, other positives outside the denominator.
+#pragma once
+
+#include "rules/rule.h"
+
+namespace pairloom::PAIRLOOM_ISA {
+
+template <class T>
+struct InfoNce {
+  static constexpr int kSums = 1;
+  static constexpr bool kVisitsPositives = true;
+
+  struct Row {
+    T loss = 0;
+    T shift = 0;
+    T log_negatives = 0;
+    T negative_share = 0;  // mean over P of sigmoid(l - z_p)
+    T positive_share = 0;  // 1 / |P|
+    T positives = 0;
+  };
+
+  Row begin(const Extremes<T>& extremes) const {
+    Row row;
+    if (extremes.max_negative > -std::numeric_limits<T>::infinity()) row.shift = extremes.max_negative;
+    return row;
+  }
+
+  template <class V, class M>
+  PAIRLOOM_INLINE void add(V (&sums)[kSums], V z, M, M negative, const Row& row) const {
+    sums[0] += negative ? exp(z - row.shift) : V{};
+  }
+
+  void end_sums(Row& row, const T (&sums)[kSums]) const { row.log_negatives = row.shift + std::log(sums[0]); }
+
+  void add_positive(Row& row, T z) const {
+    row.loss += softplus(row.log_negatives - z);
+    row.negative_share += sigmoid(row.log_negatives - z);
+    row.positives += T{1};
+  }
+
+  void end(Row& row) const {
+    row.positive_share = row.positives > T{0} ? T{1} / row.positives : T{0};
+    row.loss *= row.positive_share;
+    row.negative_share *= row.positive_share;
+  }
+
+  template <class V, class M>
+  PAIRLOOM_INLINE V weigh(V z, M positive, M negative, const Row& row) const {
+    const V e = exp(z - row.log_negatives);
+    return negative ? e * row.negative_share : positive ? -row.positive_share / (T{1} + e) : V{};
+  }
+
+  template <class V>
+  PAIRLOOM_INLINE auto mined_positive(V z, const Row&) const {
+    return (z == z) | (z != z);
+  }
+  template <class V>
+  PAIRLOOM_INLINE auto mined_negative(V z, const Row&) const {
+    return (z == z) | (z != z);
+  }
+};
+
+}  // namespace pairloom::PAIRLOOM_ISA

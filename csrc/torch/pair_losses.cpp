@@ -1,0 +1,171 @@
+// The pair losses for CPU tensors: one schema each, one way of reading the arguments that they share.
+#include "cpu/kernels.h"
+#include "torch/tensors.h"
+
+namespace pairloom {
+namespace {
+
+// Bits of the needs_grad argument.
+enum NeedsGrad : int64_t { kRowsGrad = 1, kColumnsGrad = 2, kTemperatureGrad = 4 };
+
+// The arguments all pair losses share; owns what the call struct points to.
+class PairLossArguments {
+ public:
+  PairLossArguments(const Tensor& rows, const std::optional<Tensor>& columns, const std::optional<Tensor>& temperature,
+                    const std::optional<Tensor>& row_labels, const std::optional<Tensor>& column_labels,
+                    const std::optional<Tensor>& weights, const std::string& similarity, const std::string& reduction,
+                    std::optional<int64_t> ignore_index, int64_t needs_grad, bool want_stats)
+      : type_(compute_type(rows, columns.value_or(rows))),
+        row_labels_(read_labels(row_labels, "row_labels")),
+        column_labels_(read_labels(column_labels, "column_labels")) {
+    call.rows = as_matrix(rows, "rows");
+    call.self = !columns.has_value();
+    call.columns = call.self ? call.rows : as_matrix(*columns, "columns");
+    check_same_dim(rows, "rows", columns.value_or(rows), "columns");
+    call.similarity = parse_similarity(similarity);
+    check(call.similarity == Similarity::cosine || call.similarity == Similarity::dot, "similarity is '", similarity,
+          "'; this loss takes 'cosine' and 'dot'");
+    call.reduction = parse_reduction(reduction);
+    const int64_t n = call.rows.rows;
+    const int64_t m = call.columns.rows;
+    if (temperature.has_value()) {
+      temperature_ = read_doubles(*temperature, "temperature");
+      call.temperature_per_row = temperature->dim() == 1;
+      check(!call.temperature_per_row || temperature->size(0) == n, "temperature has ", temperature_.size(), " values for ", n, " rows");
+      for (double t : temperature_) check(t > 0 && t <= std::numeric_limits<double>::max(), "temperature is ", t, "; expected finite values above 0");
+      call.temperature = temperature_.data();
+    }
+    if (weights.has_value()) {
+      check(weights->dim() == 1 && weights->size(0) == n, "weights must have one value for each of the ", n, " rows");
+      weights_ = read_doubles(*weights, "weights");
+      call.weights = weights_.data();
+    }
+    if (row_labels_.has_value()) {
+      check(row_labels_->size(0) == n, "row_labels has ", row_labels_->size(0), " values for ", n, " rows");
+      call.row_labels = row_labels_->const_data_ptr<int64_t>();
+    }
+    if (column_labels_.has_value()) {
+      check(column_labels_->size(0) <= m, "column_labels has ", column_labels_->size(0), " values for ", m, " columns");
+      check(row_labels_.has_value(), "column_labels is given without row_labels");
+      call.column_labels = column_labels_->const_data_ptr<int64_t>();
+      call.column_label_count = column_labels_->size(0);
+    }
+    call.has_ignore_index = ignore_index.has_value();
+    call.ignore_index = ignore_index.value_or(0);
+
+    // Per-row losses leave no room for gradients of their sum: the upstream vector is not known yet.
+    if (call.reduction == Reduction::none) needs_grad = 0;
+    row_loss_ = empty({n}, type_);
+    stats_ = torch::stable::new_zeros(rows, {int64_t{kStatCount}}, ScalarType::Double);
+    d_rows_ = empty({needs_grad & kRowsGrad ? n : 0, call.rows.dim}, type_);
+    d_columns_ = empty({(needs_grad & kColumnsGrad) && !call.self ? m : 0, call.rows.dim}, type_);
+    d_temperature_.assign(needs_grad & kTemperatureGrad ? temperature_.size() : 0, 0.0);
+    call.row_loss = row_loss_.mutable_data_ptr();
+    if (needs_grad & kRowsGrad) call.d_rows = d_rows_.mutable_data_ptr();
+    if ((needs_grad & kColumnsGrad) && !call.self) call.d_columns = d_columns_.mutable_data_ptr();
+    if (needs_grad & kTemperatureGrad) call.d_temperature = d_temperature_.data();
+    if (want_stats) call.stats = static_cast<double*>(stats_.mutable_data_ptr());
+    call.loss = &loss_;
+  }
+
+  bool wide() const { return type_ == ScalarType::Double; }
+
+  Tensor loss() const {
+    if (call.reduction == Reduction::none) return row_loss_;
+    return scalar(loss_);
+  }
+  Tensor stats() const { return stats_; }
+  Tensor d_rows() const { return d_rows_; }
+  Tensor d_columns() const { return d_columns_; }
+  Tensor d_temperature() const {
+    if (call.d_temperature == nullptr) return empty({0}, type_);
+    if (!call.temperature_per_row) return scalar(d_temperature_[0]);
+    Tensor out = empty({static_cast<int64_t>(d_temperature_.size())}, type_);
+    for (size_t i = 0; i < d_temperature_.size(); ++i) write(out, i, d_temperature_[i]);
+    return out;
+  }
+
+  PairLossCall call{};
+
+ private:
+  Tensor scalar(double value) const {
+    Tensor out = empty({}, type_);
+    write(out, 0, value);
+    return out;
+  }
+  void write(Tensor& out, size_t i, double value) const {
+    if (wide()) {
+      static_cast<double*>(out.mutable_data_ptr())[i] = value;
+    } else {
+      static_cast<float*>(out.mutable_data_ptr())[i] = static_cast<float>(value);
+    }
+  }
+
+  ScalarType type_;
+  std::optional<Tensor> row_labels_, column_labels_;
+  std::vector<double> temperature_, weights_, d_temperature_;
+  Tensor row_loss_, stats_, d_rows_, d_columns_;
+  double loss_ = 0;
+};
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> info_nce(const Tensor& rows, const Tensor& columns, const Tensor& temperature,
+                                                            std::optional<Tensor> row_labels, std::optional<Tensor> column_labels,
+                                                            std::optional<Tensor> weights, std::string similarity,
+                                                            std::string reduction, std::string same_id,
+                                                            std::optional<int64_t> ignore_index, int64_t needs_grad,
+                                                            bool want_stats) {
+  PairLossArguments arguments(rows, columns, temperature, row_labels, column_labels, weights, similarity, reduction, ignore_index,
+                              needs_grad, want_stats);
+  check(columns.size(0) >= rows.size(0), "columns has ", columns.size(0), " rows; expected at least the ", rows.size(0),
+        " of rows, whose positives they hold");
+  check(same_id == "ignore" || same_id == "positive", "same_id is '", same_id, "'; allowed are 'ignore' and 'positive'");
+  arguments.call.target_is_row = true;
+  arguments.call.same_label_is_positive = same_id == "positive";
+  const InfoNceCall call{arguments.call};
+  (arguments.wide() ? kernels().info_nce_f64 : kernels().info_nce_f32)(call, torch_threads());
+  return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_temperature()};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> multi_similarity(const Tensor& rows, std::optional<Tensor> columns, const Tensor& row_labels,
+                                                            std::optional<Tensor> column_labels, std::optional<Tensor> weights,
+                                                            double alpha, double beta, double base, std::optional<double> epsilon,
+                                                            std::string similarity, std::string reduction,
+                                                            std::optional<int64_t> ignore_index, int64_t needs_grad,
+                                                            bool want_stats) {
+  check(columns.has_value() == column_labels.has_value(), "columns and column_labels must be given together");
+  PairLossArguments arguments(rows, columns, std::nullopt, row_labels, column_labels, weights, similarity, reduction, ignore_index,
+                              needs_grad, want_stats);
+  if (columns.has_value()) {
+    check(column_labels->size(0) == columns->size(0), "column_labels has ", column_labels->size(0), " values for ", columns->size(0),
+          " columns");
+  }
+  arguments.call.same_label_is_positive = true;
+  const MultiSimilarityCall call{.pairs = arguments.call,
+                                 .alpha = alpha,
+                                 .beta = beta,
+                                 .base = base,
+                                 .epsilon = epsilon.value_or(0.0),
+                                 .mining = epsilon.has_value()};
+  (arguments.wide() ? kernels().multi_similarity_f64 : kernels().multi_similarity_f32)(call, torch_threads());
+  return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns()};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
+  library.def(
+      "info_nce(Tensor rows, Tensor columns, Tensor temperature, Tensor? row_labels, Tensor? column_labels, Tensor? weights, "
+      "str similarity, str reduction, str same_id, int? ignore_index, int needs_grad, bool want_stats) "
+      "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
+  library.def(
+      "multi_similarity(Tensor rows, Tensor? columns, Tensor row_labels, Tensor? column_labels, Tensor? weights, "
+      "float alpha, float beta, float base, float? epsilon, str similarity, str reduction, int? ignore_index, int needs_grad, "
+      "bool want_stats) -> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
+  library.impl("info_nce", TORCH_BOX(&info_nce));
+  library.impl("multi_similarity", TORCH_BOX(&multi_similarity));
+}
+
+}  // namespace pairloom
