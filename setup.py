@@ -79,7 +79,7 @@ class CMakeBuild(build_ext):
         forget_moved_tree(tree)
         configure = [
             find_program("cmake"),
-            *("-S", str(ROOT), "-B", str(tree), "-G", "Ninja"),
+            *("-S", str(ROOT), "-B", str(tree), "-G", "Ninja", "--log-level=NOTICE"),
             f"-DCMAKE_MAKE_PROGRAM={find_program('ninja')}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DPAIRLOOM_VERSION={self.distribution.get_version()}",

@@ -21,6 +21,8 @@ set(PAIRLOOM_COMMON_FLAGS
 
 add_library(pairloom_flags INTERFACE)
 target_compile_options(pairloom_flags INTERFACE ${PAIRLOOM_COMMON_FLAGS} -Wall -Wextra)
+# __FILE__ (torch's headers put it into messages) without the folders of the building machine.
+target_compile_options(pairloom_flags INTERFACE "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC notes that vectors wider than the enabled ISA changed their calling convention once; we pass none across objects.
   target_compile_options(pairloom_flags INTERFACE -Wno-psabi)

@@ -25,6 +25,7 @@ set(PAIRLOOM_TORCH_TARGET 0x020a000000000000)
 
 add_library(torch_stable_abi INTERFACE)
 target_compile_definitions(torch_stable_abi INTERFACE TORCH_TARGET_VERSION=${PAIRLOOM_TORCH_TARGET} TORCH_STABLE_ONLY)
+target_compile_options(torch_stable_abi INTERFACE "-fmacro-prefix-map=${PAIRLOOM_TORCH_DIR}/include/=")
 target_include_directories(torch_stable_abi SYSTEM INTERFACE "${PAIRLOOM_TORCH_DIR}/include")
 target_link_directories(torch_stable_abi INTERFACE "${PAIRLOOM_TORCH_DIR}/lib")
 target_link_options(torch_stable_abi INTERFACE LINKER:--no-as-needed)

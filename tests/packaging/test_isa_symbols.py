@@ -14,6 +14,9 @@ from tests.packaging.build_tree import output, require_tree
 
 LEVELS = [level for level in _native.build_info()["isa_levels"] if level != "baseline"]
 
+# The address of the C++ runtime's exception handler: data, the same for all.
+HARMLESS = {"DW.ref.__gxx_personality_v0"}
+
 SYMBOL = re.compile(r"^[0-9a-f]+ ([WVu]) (.+)$", re.MULTILINE)
 
 
@@ -23,7 +26,7 @@ def test_weak_symbols_carry_their_level(level: str) -> None:
     assert objects
     for path in objects:
         symbols = [name for _, name in SYMBOL.findall(output("nm", "--demangle", "--defined-only", str(path)))]
-        leaked = [name for name in symbols if f"pairloom::{level}::" not in name]
+        leaked = [name for name in symbols if f"pairloom::{level}::" not in name and name not in HARMLESS]
         assert not leaked, f"{path.name} offers to everybody: {leaked}"
 
 
