@@ -138,7 +138,7 @@ def values_readable(tensor: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(tensor) in (Tensor, torch.nn.Parameter)
         and tensor.device.type == "cpu"
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._functorch.peek_interpreter_stack() is None  # inside a transform values are symbolic
     )
 
 

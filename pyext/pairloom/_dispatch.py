@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,16 +11,35 @@ from torch import Tensor
 from pairloom._stats import pair_stats
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def scripted_as(twin: Callable[..., Any]) -> Callable[[Function], Function]:
+    """TorchScript compiles ``twin`` wherever the decorated function is called or scripted.
+
+    TorchScript knows neither keyword-only arguments with defaults nor a return type that depends on an argument, and
+    needs none of the Python-only work (checks, the choice of the reference). The twin is what is left: the call.
+    """
+
+    def mark(function: Function) -> Function:
+        function.__prepare_scriptable__ = lambda: twin  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
 def needs_reference(embeddings: Tensor) -> bool:
     """Whether the plain-torch reference computes this call instead of the kernel.
 
     The kernels run on the CPU, have no rule for torch.func transforms (vmap, grad, jacrev, jvp), and are unknown to ONNX.
     """
-    return (
-        embeddings.device.type != "cpu"
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.onnx.is_in_onnx_export()
-    )
+    return embeddings.device.type != "cpu" or in_transform() or torch.onnx.is_in_onnx_export()
+
+
+@torch.compiler.assume_constant_result
+def in_transform() -> bool:
+    """Whether a torch.func transform is active. Constant in a compiled graph: dynamo guards the stack of transforms."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | None, reduction: str) -> int:
@@ -41,13 +60,13 @@ def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | No
     return bits
 
 
-def pair_loss(op: Callable[..., Any], reference: Callable[..., Any], return_stats: bool, *arguments: Any) -> Any:
-    """Loss, or (loss, PairStats), of the arguments of the operator (``needs_grad`` and ``want_stats`` come last)."""
+def pair_loss(op: Callable[..., Any], reference: Callable[..., Any], *arguments: Any) -> Any:
+    """Loss, or (loss, PairStats), of the arguments of the operator; its last two are ``needs_grad, want_stats``."""
     if needs_reference(arguments[0]):
         loss, stats = without_autocast(reference, *arguments[:-2], arguments[-1])
     else:
         loss, stats, *_ = op(*arguments)
-    return (loss, pair_stats(stats)) if return_stats else loss
+    return (loss, pair_stats(stats)) if arguments[-1] else loss
 
 
 def without_autocast(reference: Callable[..., Any], *arguments: Any) -> Any:

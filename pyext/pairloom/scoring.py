@@ -9,22 +9,26 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
-from pairloom._dispatch import needs_reference, without_autocast
+from pairloom._dispatch import needs_reference, scripted_as, without_autocast
 from pairloom._registry import OpRecord, Sample, register
 from pairloom.reference.similarity import compute_dtype, unit_rows
 from pairloom.reference.topk import topk_standard
 from pairloom.similarity import distance_pull, through_unit_rows
 
 
+def _topk_script(queries: Tensor, gallery: Tensor, k: int, similarity: str = "cosine") -> tuple[Tensor, Tensor]:
+    return torch.ops.pairloom.topk(queries, gallery, k, similarity)
+
+
+@scripted_as(_topk_script)
 def topk(queries: Tensor, gallery: Tensor, k: int, *, similarity: str = "cosine") -> tuple[Tensor, Tensor]:
     """The k most similar gallery rows of every query: (scores, indices), best first."""
-    if not torch.jit.is_scripting():
-        _checks.embeddings("queries", queries, gallery=gallery)
-        _checks.count("k", k)
-        _checks.choice("similarity", similarity, _checks.SIMILARITIES)
-        if needs_reference(queries):
-            formula = topk_standard if torch.onnx.is_in_onnx_export() else reference.topk
-            return without_autocast(formula, queries, gallery, k, similarity)
+    _checks.embeddings("queries", queries, gallery=gallery)
+    _checks.count("k", k)
+    _checks.choice("similarity", similarity, _checks.SIMILARITIES)
+    if needs_reference(queries):
+        formula = topk_standard if torch.onnx.is_in_onnx_export() else reference.topk
+        return without_autocast(formula, queries, gallery, k, similarity)
     return torch.ops.pairloom.topk(queries, gallery, k, similarity)
 
 

@@ -9,20 +9,23 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
-from pairloom._dispatch import needs_reference, without_autocast
+from pairloom._dispatch import needs_reference, scripted_as, without_autocast
 from pairloom._registry import OpRecord, Sample, register
 from pairloom.reference.similarity import NORM_FLOOR, compute_dtype, unit_rows
 
 
+def _pairwise_similarity_script(a: Tensor, b: Tensor | None = None, similarity: str = "cosine") -> Tensor:
+    return torch.ops.pairloom.pairwise_similarity(a, a if b is None else b, similarity)
+
+
+@scripted_as(_pairwise_similarity_script)
 def pairwise_similarity(a: Tensor, b: Tensor | None = None, *, similarity: str = "cosine") -> Tensor:
     """Similarity of every row of ``a`` with every row of ``b``; larger is more alike."""
-    if not torch.jit.is_scripting():
-        _checks.embeddings("a", a, b=b)
-        _checks.choice("similarity", similarity, _checks.SIMILARITIES)
+    _checks.embeddings("a", a, b=b)
+    _checks.choice("similarity", similarity, _checks.SIMILARITIES)
     other = a if b is None else b
-    if not torch.jit.is_scripting():
-        if needs_reference(a):
-            return without_autocast(reference.pairwise_similarity, a, other, similarity)
+    if needs_reference(a):
+        return without_autocast(reference.pairwise_similarity, a, other, similarity)
     return torch.ops.pairloom.pairwise_similarity(a, other, similarity)
 
 

@@ -1,7 +1,5 @@
 """InfoNCE: function, module, record."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal, overload
@@ -10,9 +8,55 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks, reference
-from pairloom._dispatch import gradient_bits, pair_loss
+from pairloom._dispatch import gradient_bits, pair_loss, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
+
+
+def _arguments(
+    query: Tensor,
+    key: Tensor,
+    negatives: Tensor | None,
+    temperature: Tensor | float,
+    ids: Tensor | None,
+    negative_ids: Tensor | None,
+    reduction: str,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]:
+    """From the public arguments: columns, temperature, row_labels, column_labels, needs_grad of the operator."""
+    columns = key if negatives is None else torch.cat([key, negatives])
+    if isinstance(temperature, Tensor):
+        scale = temperature
+    else:
+        scale = torch.full([], temperature, dtype=torch.float64, device=query.device)
+    row_labels: Tensor | None = None
+    column_labels: Tensor | None = None
+    if ids is not None:
+        row_labels = ids.to(torch.int64)
+        # Negatives without ids stay beyond the end of the labels: negatives of everybody.
+        column_labels = row_labels if negative_ids is None else torch.cat([row_labels, negative_ids.to(torch.int64)])
+    return columns, scale, row_labels, column_labels, gradient_bits(query, columns, scale, reduction)
+
+
+def _info_nce_script(
+    query: Tensor,
+    key: Tensor,
+    negatives: Tensor | None = None,
+    temperature: Tensor | float = 0.07,
+    ids: Tensor | None = None,
+    negative_ids: Tensor | None = None,
+    same_id: str = "ignore",
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    columns, scale, row_labels, column_labels, bits = _arguments(
+        query, key, negatives, temperature, ids, negative_ids, reduction
+    )
+    return torch.ops.pairloom.info_nce(
+        query, columns, scale, row_labels, column_labels, weights,
+        similarity, reduction, same_id, ignore_index, bits, False,
+    )[0]  # fmt: skip
 
 
 @overload
@@ -47,7 +91,8 @@ def info_nce(
     ignore_index: int | None = -100,
     return_stats: Literal[True],
 ) -> tuple[Tensor, PairStats]: ...
-def info_nce(  # type: ignore[misc]  # TorchScript needs one return type: there it is the loss
+@scripted_as(_info_nce_script)
+def info_nce(
     query: Tensor,
     key: Tensor,
     negatives: Tensor | None = None,
@@ -61,37 +106,18 @@ def info_nce(  # type: ignore[misc]  # TorchScript needs one return type: there 
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
     return_stats: bool = False,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, PairStats]:
     """InfoNCE: each query against its key, all other keys and the extra negatives."""
-    if not torch.jit.is_scripting():
-        _check(query, key, negatives, temperature, ids, negative_ids, same_id, similarity, reduction, weights)
-        _checks.label_value("ignore_index", ignore_index)
-    columns = key if negatives is None else torch.cat([key, negatives])
-    if isinstance(temperature, Tensor):
-        scale = temperature
-    else:
-        scale = torch.full([], temperature, dtype=torch.float64, device=query.device)
-    row_labels, column_labels = _labels(ids, negative_ids)
-    bits = gradient_bits(query, columns, scale, reduction)
-    if torch.jit.is_scripting():
-        return torch.ops.pairloom.info_nce(
-            query, columns, scale, row_labels, column_labels, weights, similarity, reduction, same_id, ignore_index, bits, False
-        )[0]
-    else:
-        return pair_loss(
-            torch.ops.pairloom.info_nce, reference.info_nce, return_stats,
-            query, columns, scale, row_labels, column_labels, weights, similarity, reduction, same_id, ignore_index, bits, return_stats,
-        )  # fmt: skip
-
-
-def _labels(ids: Tensor | None, negative_ids: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Labels of rows and columns; negatives without ids stay beyond the end of the column labels."""
-    if ids is None:
-        return None, None
-    row_labels = ids.to(torch.int64)
-    if negative_ids is None:
-        return row_labels, row_labels
-    return row_labels, torch.cat([row_labels, negative_ids.to(torch.int64)])
+    _check(query, key, negatives, temperature, ids, negative_ids, same_id, similarity, reduction, weights)
+    _checks.label_value("ignore_index", ignore_index)
+    columns, scale, row_labels, column_labels, bits = _arguments(
+        query, key, negatives, temperature, ids, negative_ids, reduction
+    )
+    return pair_loss(
+        torch.ops.pairloom.info_nce, reference.info_nce,
+        query, columns, scale, row_labels, column_labels, weights,
+        similarity, reduction, same_id, ignore_index, bits, return_stats,
+    )  # fmt: skip
 
 
 def _check(
@@ -130,7 +156,7 @@ def _check(
 class InfoNCELoss(nn.Module):
     """InfoNCE as a module."""
 
-    log_scale: nn.Parameter | None
+    log_scale: Tensor | None
 
     def __init__(
         self,

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from pairloom import _checks, reference
-from pairloom._dispatch import gradient_bits, pair_loss
+from pairloom._dispatch import gradient_bits, pair_loss, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
+
+
+def _multi_similarity_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    base: float = 0.5,
+    epsilon: float | None = None,
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    if labels is None:
+        raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
+    row_labels = labels.to(torch.int64)
+    column_labels = None if ref_labels is None else ref_labels.to(torch.int64)
+    bits = gradient_bits(embeddings, ref_emb, None, reduction)
+    return torch.ops.pairloom.multi_similarity(
+        embeddings, ref_emb, row_labels, column_labels, weights, alpha, beta, base, epsilon,
+        similarity, reduction, ignore_index, bits, False,
+    )[0]  # fmt: skip
 
 
 @overload
@@ -48,7 +73,8 @@ def multi_similarity(
     ignore_index: int | None = -100,
     return_stats: Literal[True],
 ) -> tuple[Tensor, PairStats]: ...
-def multi_similarity(  # type: ignore[misc]  # TorchScript needs one return type: there it is the loss
+@scripted_as(_multi_similarity_script)
+def multi_similarity(
     embeddings: Tensor,
     labels: Tensor | None = None,
     ref_emb: Tensor | None = None,
@@ -63,27 +89,20 @@ def multi_similarity(  # type: ignore[misc]  # TorchScript needs one return type
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
     return_stats: bool = False,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, PairStats]:
     """Multi-Similarity loss, with its miner fused when ``epsilon`` is given."""
     if labels is None:
         raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
-    if not torch.jit.is_scripting():
-        _check(embeddings, labels, ref_emb, ref_labels, alpha, beta, base, epsilon, similarity, reduction, weights)
-        _checks.label_value("ignore_index", ignore_index)
+    _check(embeddings, labels, ref_emb, ref_labels, alpha, beta, base, epsilon, similarity, reduction, weights)
+    _checks.label_value("ignore_index", ignore_index)
     row_labels = labels.to(torch.int64)
     column_labels = None if ref_labels is None else ref_labels.to(torch.int64)
     bits = gradient_bits(embeddings, ref_emb, None, reduction)
-    if torch.jit.is_scripting():
-        return torch.ops.pairloom.multi_similarity(
-            embeddings, ref_emb, row_labels, column_labels, weights, alpha, beta, base, epsilon,
-            similarity, reduction, ignore_index, bits, False,
-        )[0]  # fmt: skip
-    else:
-        return pair_loss(
-            torch.ops.pairloom.multi_similarity, reference.multi_similarity, return_stats,
-            embeddings, ref_emb, row_labels, column_labels, weights, alpha, beta, base, epsilon,
-            similarity, reduction, ignore_index, bits, return_stats,
-        )  # fmt: skip
+    return pair_loss(
+        torch.ops.pairloom.multi_similarity, reference.multi_similarity,
+        embeddings, ref_emb, row_labels, column_labels, weights, alpha, beta, base, epsilon,
+        similarity, reduction, ignore_index, bits, return_stats,
+    )  # fmt: skip
 
 
 def _check(
@@ -151,7 +170,7 @@ class MultiSimilarityLoss(nn.Module):
         self,
         embeddings: Tensor,
         labels: Tensor | None = None,
-        indices_tuple: Any = None,
+        indices_tuple: None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
@@ -175,7 +194,7 @@ class MultiSimilarityLoss(nn.Module):
         self,
         embeddings: Tensor,
         labels: Tensor | None = None,
-        indices_tuple: Any = None,
+        indices_tuple: None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> tuple[Tensor, PairStats]:
@@ -204,7 +223,7 @@ class MultiSimilarityLoss(nn.Module):
         )
 
 
-def _refuse_indices(indices_tuple: Any) -> None:
+def _refuse_indices(indices_tuple: None) -> None:
     if indices_tuple is not None:
         raise ValueError(
             "indices_tuple is given; this loss mines inside: pass epsilon=... to the module instead of the output of a miner"
