@@ -67,5 +67,7 @@ def _version() -> str:
 
     try:
         return version("pairloom")
-    except PackageNotFoundError:  # used from the source folder without an installation
-        return "0+unknown"
+    except PackageNotFoundError:  # built in place and used from the source folder
+        from pairloom import _native
+
+        return str(_native.build_info()["version"])

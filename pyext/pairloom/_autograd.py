@@ -5,8 +5,8 @@ made in the forward pass, for the inputs whose bit in ``needs_grad`` was set. Wh
 Argument names are looked up in the operator's schema, so that a new loss needs no line here.
 
 The saved gradients are outputs of the operator. Differentiating the backward pass therefore comes back to this formula
-with a gradient *for them*: a Hessian-vector product, which the plain-torch reference gives. A second derivative is exact
-and costs what the reference costs (O(N M) memory); it is never silently zero.
+with a gradient *for them*: a Hessian-vector product, which the plain-torch reference gives. A second derivative is
+exact and costs what the reference costs (O(N M) memory); it is never silently zero.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class PairLossFormula:
         outputs = [output.name for output in op._schema.returns]
         self.gradients = [name.removeprefix("d_") for name in outputs if name.startswith("d_")]
         self.tensors = [a.name for a in op._schema.arguments if "Tensor" in str(a.type)]
-        assert outputs[:2] == ["loss", "stats"] and set(self.gradients) <= GRADIENT_BITS.keys(), outputs
+        assert outputs[:2] == ["loss", "stats"], outputs
+        assert set(self.gradients) <= GRADIENT_BITS.keys(), outputs
 
     def register(self) -> None:
         torch.library.register_fake(self.op, self.fake)
@@ -131,9 +132,7 @@ class PairLossFormula:
         mean = (weights * row_loss).sum() / total
         return torch.where(counts & ~nothing, (row_loss - mean) / total, 0.0) * grad_loss
 
-    def _second_order(
-        self, named: dict[str, Any], incoming: dict[str, Tensor], wanted: set[str]
-    ) -> dict[str, Tensor]:
+    def _second_order(self, named: dict[str, Any], incoming: dict[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
         """Gradient of sum_x <incoming_x, d loss / d x> in every wanted argument, through the reference."""
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():

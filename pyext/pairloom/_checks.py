@@ -1,7 +1,8 @@
 """Every check of an argument, written once: one sentence with the name, what came, and what is allowed.
 
-Checks of shapes and dtypes are always made. Checks of *values in tensors* would make a compiled graph depend on data, or
-wait for a GPU: they are made for plain CPU tensors in eager mode, and elsewhere a wrong value gives what the formula gives.
+Checks of shapes and dtypes are always made. Checks of *values in tensors* would make a compiled graph depend on data,
+or wait for a GPU: they are made for plain CPU tensors in eager mode, and elsewhere a wrong value gives what the
+formula gives.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def labels(name: str, tensor: Tensor, of: str, rows: Tensor) -> None:
     _tensor(name, tensor)
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         raise TypeError(
-            f"{name} has dtype {_short(tensor.dtype)}; labels must be integers or bool (pass {name}.long() if the values are whole)"
+            f"{name} has dtype {_short(tensor.dtype)}; labels must be integers or bool "
+            f"(pass {name}.long() if the values are whole)"
         )
     if tensor.dim() != 1:
         raise ValueError(f"{name} has shape {_shape(tensor)}; it must be 1-D, one id for each row of {of}")
@@ -63,7 +65,8 @@ def temperature(value: Tensor | float, of: str, rows: Tensor) -> None:
         raise TypeError(f"temperature has dtype {_short(value.dtype)}; it must be a float, or a float tensor")
     if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != rows.shape[0]):
         raise ValueError(
-            f"temperature has shape {_shape(value)}; it must be 0-d, or ({rows.shape[0]},) with one value for each row of {of}"
+            f"temperature has shape {_shape(value)}; it must be 0-d, or ({rows.shape[0]},), "
+            f"one value for each row of {of}"
         )
     same_device("temperature", value, of, rows)
     if values_readable(value) and not bool(((value > 0) & value.isfinite()).all()):
@@ -146,7 +149,8 @@ def _matrix(name: str, tensor: Tensor) -> None:
     _tensor(name, tensor)
     if tensor.dtype not in FLOATS:
         raise TypeError(
-            f"{name} has dtype {_short(tensor.dtype)}; embeddings must be {', '.join(_short(dtype) for dtype in FLOATS)}"
+            f"{name} has dtype {_short(tensor.dtype)}; "
+            f"embeddings must be {', '.join(_short(dtype) for dtype in FLOATS)}"
         )
     if tensor.dim() != 2:
         raise ValueError(f"{name} has shape {_shape(tensor)}; embeddings must be 2-D (rows, dimensions)")

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pairloom._stats import pair_stats
 
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -31,7 +30,8 @@ def scripted_as(twin: Callable[..., Any]) -> Callable[[Function], Function]:
 def needs_reference(embeddings: Tensor) -> bool:
     """Whether the plain-torch reference computes this call instead of the kernel.
 
-    The kernels run on the CPU, have no rule for torch.func transforms (vmap, grad, jacrev, jvp), and are unknown to ONNX.
+    The kernels run on the CPU, have no rule for torch.func transforms (vmap, grad, jacrev, jvp), and are unknown to
+    ONNX.
     """
     return embeddings.device.type != "cpu" or in_transform() or torch.onnx.is_in_onnx_export()
 
@@ -44,7 +44,7 @@ def in_transform() -> bool:
 
 def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | None, reduction: str) -> int:
     """The ``needs_grad`` argument: which gradients the forward pass is to make (1 rows, 2 columns, 4 temperature)."""
-    if not torch.jit.is_scripting():
+    if not torch.jit.is_scripting():  # noqa: SIM102 - TorchScript skips the body only of this very condition
         # An exported graph is mostly run without gradients; if it is trained, backward asks the operator again.
         if torch.compiler.is_exporting():
             return 0

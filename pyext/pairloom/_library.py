@@ -13,6 +13,8 @@ def load() -> None:
 
     if hasattr(torch.ops.pairloom, "info_nce"):
         return
+    from pairloom._build_info import torch_built_against
+
     if not LIBRARY.is_file():
         raise ImportError(
             f"pairloom's operators are not built: {LIBRARY} does not exist; "
@@ -23,15 +25,7 @@ def load() -> None:
     except (OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ImportError(
-            f"pairloom's operators ({LIBRARY.name}, built against torch {_built_against()}) do not load into torch "
-            f"{torch.__version__}: {reason}; rebuild them in this environment with "
+            f"pairloom's operators ({LIBRARY.name}, built against torch {torch_built_against()}) do not load into "
+            f"torch {torch.__version__}: {reason}; rebuild them in this environment with "
             "`pip install --no-build-isolation --force-reinstall --no-deps .` in the source folder."
         ) from error
-
-
-def _built_against() -> str:
-    try:
-        from pairloom._build_info import TORCH_VERSION  # written by the build
-    except ImportError:
-        return "an unknown version"
-    return str(TORCH_VERSION)

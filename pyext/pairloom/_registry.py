@@ -1,7 +1,7 @@
 """One record per operator. Tests, the support matrix, documentation and benchmarks iterate `records()`.
 
-A file of one operator ends with ``register(OpRecord(...))``: that loads the library, gives the operator its shape function
-and its gradient, and lists it here. ``python -m pairloom._registry`` prints the support matrix (docs/support.md).
+A file of one operator ends with ``register(OpRecord(...))``: that loads the library, gives the operator its shape
+function and its gradient, and lists it here. ``python -m pairloom._registry`` prints docs/support.md.
 """
 
 from __future__ import annotations

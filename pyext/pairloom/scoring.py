@@ -22,7 +22,37 @@ def _topk_script(queries: Tensor, gallery: Tensor, k: int, similarity: str = "co
 
 @scripted_as(_topk_script)
 def topk(queries: Tensor, gallery: Tensor, k: int, *, similarity: str = "cosine") -> tuple[Tensor, Tensor]:
-    """The k most similar gallery rows of every query: (scores, indices), best first."""
+    """The k most similar gallery rows of every query, best first; ties go to the lowest index.
+
+        indices[q, 0..k) = the first k of sorted(range(M), key=lambda j: (-s(queries_q, gallery_j), j))
+
+    An index is returned only for a score above -inf and not NaN. Every other place holds index -1 and score -inf: so
+    for k > M, for an empty gallery, and for rows with NaN on either side. The order is the same in eager mode, in
+    compiled graphs and in exported ONNX, for any number of threads.
+
+    Args:
+        queries: (Q, D) float32, float64, float16 or bfloat16, any strides.
+        gallery: (M, D). Dtypes may differ; half inputs are summed in float32.
+        k: results per query, 0 or more; a constant in compiled and exported graphs.
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean", as in `pairwise_similarity`: larger is better.
+
+    Returns:
+        scores (Q, k), float64 if an input is, else float32, differentiable; indices (Q, k) int64.
+
+    Raises:
+        TypeError: embeddings that are not float, k that is not an integer.
+        ValueError: shapes or devices that do not fit, k below 0, an unknown word.
+
+    Cost: 2 Q M D flops; O(Q k) bytes beside the inputs, never the Q x M matrix. Backward takes O(Q k D) memory. Under
+    `torch.func`, in ONNX and on devices without a kernel: O(Q M), for the Euclidean ones O(Q M D).
+
+    Example:
+        >>> import torch, pairloom
+        >>> gallery = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]])
+        >>> scores, indices = pairloom.topk(torch.tensor([[5.0, 0.0]]), gallery, k=4)
+        >>> scores, indices
+        (tensor([[1., 1., 0., -inf]]), tensor([[ 0, 2, 1, -1]]))
+    """
     _checks.embeddings("queries", queries, gallery=gallery)
     _checks.count("k", k)
     _checks.choice("similarity", similarity, _checks.SIMILARITIES)
@@ -57,7 +87,6 @@ def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Te
     grad = torch.where(missing, 0.0, grad)
     index = indices.clamp(min=0).flatten()
     wide_queries, wide_gallery = queries.to(dtype), gallery.to(dtype)
-    d_queries = d_gallery = None
     if gallery.shape[0] == 0:  # nothing was returned; there is no row to gather
         return torch.zeros_like(queries), torch.zeros_like(gallery), None, None
     if ctx.similarity in ("cosine", "dot"):
@@ -66,9 +95,8 @@ def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Te
         picked = right[index].view(*indices.shape, -1)
         d_left = (grad.unsqueeze(2) * picked).sum(1)
         d_right = torch.zeros_like(right).index_add(0, index, (grad.unsqueeze(2) * left.unsqueeze(1)).flatten(0, 1))
-        d_queries, d_gallery = d_left, d_right
-        if cosine:
-            d_queries, d_gallery = through_unit_rows(wide_queries, d_left), through_unit_rows(wide_gallery, d_right)
+        d_queries = through_unit_rows(wide_queries, d_left) if cosine else d_left
+        d_gallery = through_unit_rows(wide_gallery, d_right) if cosine else d_right
     else:
         picked = wide_gallery[index].view(*indices.shape, -1)
         pull = distance_pull(grad, torch.where(missing, 0.0, scores), ctx.similarity).unsqueeze(2)

@@ -107,7 +107,70 @@ def info_nce(
     ignore_index: int | None = -100,
     return_stats: bool = False,
 ) -> Tensor | tuple[Tensor, PairStats]:
-    """InfoNCE: each query against its key, all other keys and the extra negatives."""
+    r"""InfoNCE: pick the key of every query among all keys and the extra negatives.
+
+    With columns c = [key; negatives], the similarity s and z_ij = s(query_i, c_j) / temperature_i:
+
+        L_i = mean_{p in P_i} log( 1 + sum_{n in N_i} e^{z_in - z_ip} )
+
+    Without ``ids``: P_i = {i}, N_i = all other columns, so L_i is the cross-entropy of picking column i. With
+    ``ids``, other columns that carry the id of query i are left out of both (``same_id="ignore"``) or are further
+    positives, averaged, and not in each other's denominator (``same_id="positive"``). Source: van den Oord et al.,
+    "Representation Learning with Contrastive Predictive Coding", 2018.
+
+    Args:
+        query: (N, D) float32, float64, float16 or bfloat16, any strides. Dtypes of the three may differ; half inputs
+            are summed in float32, and each gradient comes back in the dtype of its input.
+        key: (N, D). Row i is the positive of query i.
+        negatives: (M, D) further negatives of every query, for example a queue.
+        temperature: number above 0, or float tensor: 0-d, or (N,) with one value for each query. Gets a gradient.
+        ids: (N,) integer or bool, the identity of each query and its key (exact up to 64 bits). No two queries with the
+            same id are negatives of each other.
+        negative_ids: (M,) the same for ``negatives``; without it they are negatives of every query.
+        same_id: "ignore" or "positive", what other columns with the id of the query are.
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0) or "dot".
+        reduction: "mean" and "mean_all" (over all queries not ignored), "mean_nonzero" (over those with a loss other
+            than 0), "sum", or "none" (one loss for each query; gradients are then made in backward, at twice the
+            cost). With ``weights`` a mean is sum(w L) / sum(w), a sum is sum(w L), and "none" is w L.
+        weights: (N,) float, >= 0, one for each query. Gets a gradient.
+        ignore_index: queries with this id leave the loss and every mean, and their keys are nobody's negatives; None
+            switches it off.
+        return_stats: also return `PairStats`, counted in the same pass.
+
+    Returns:
+        The loss: 0-d, or (N,) for "none"; float64 if an embedding is, else float32. With ``return_stats`` the tuple
+        (loss, `PairStats`).
+
+    Raises:
+        TypeError: embeddings that are not float, ids that are not integer or bool.
+        ValueError: shapes or devices that do not fit, a temperature not above 0 or weights below 0 (looked at on the
+            CPU in eager mode only), an unknown word. Nothing is computed before.
+
+    ==========================================  =========  =========
+    case                                        loss       gradient
+    ==========================================  =========  =========
+    no negatives left for a query               L_i = 0    0
+    all queries ignored, or N = 0               0          0
+    all weights 0                               0          0
+    mean_nonzero, every loss 0                  0          0
+    NaN in a row that takes part                NaN        NaN
+    ==========================================  =========  =========
+
+    Cost: 2 N (N + M) D flops forward, 6 N (N + M) D with both gradients; O((N + M) D) bytes beside the inputs, never
+    the N x (N + M) matrix. Second derivatives, `torch.func` transforms and devices without a kernel compute
+    `pairloom.reference.info_nce` instead, with O(N (N + M)) memory.
+
+    Example:
+        >>> import torch, pairloom
+        >>> query = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-0.8, 0.6]])
+        >>> key = torch.tensor([[0.8, 0.6], [0.28, 0.96], [-0.28, 0.96], [-1.0, 0.0]])
+        >>> f"{pairloom.functional.info_nce(query, key, temperature=0.5).item():.4f}"
+        '0.8137'
+        >>> same_object = torch.tensor([7, 8, 8, 9])  # queries 1 and 2 are not negatives of each other
+        >>> loss, stats = pairloom.functional.info_nce(query, key, ids=same_object, return_stats=True)
+        >>> int(stats.positives), int(stats.negatives)
+        (4, 10)
+    """
     _check(query, key, negatives, temperature, ids, negative_ids, same_id, similarity, reduction, weights)
     _checks.label_value("ignore_index", ignore_index)
     columns, scale, row_labels, column_labels, bits = _arguments(
@@ -135,8 +198,8 @@ def _check(
     _checks.embeddings("query", query, key=key, negatives=negatives)
     if query.shape[0] != key.shape[0]:
         raise ValueError(
-            f"key has {key.shape[0]} rows and query has {query.shape[0]}; row i of key is the positive of row i of query "
-            "(pass further keys as negatives)"
+            f"key has {key.shape[0]} rows and query has {query.shape[0]}; row i of key is the positive of row i of "
+            "query (pass further keys as negatives)"
         )
     _checks.temperature(temperature, "query", query)
     if ids is not None:
@@ -154,8 +217,30 @@ def _check(
 
 
 class InfoNCELoss(nn.Module):
-    """InfoNCE as a module."""
+    """InfoNCE as a module; formula, shapes, empty cases and cost stand at `pairloom.functional.info_nce`.
 
+    Args:
+        temperature: number above 0; the starting value when it is learned.
+        learn_temperature: own ``log_scale`` = log(1 / temperature) as a parameter, learned with the encoder. It is not
+            bounded: clamp it yourself (CLIP keeps the scale below 100).
+        same_id: "ignore" or "positive", what other columns with the id of the query are.
+        similarity: "cosine" or "dot".
+        reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
+        ignore_index: queries with this id leave the loss; None switches it off.
+
+    Raises:
+        ValueError, TypeError: a setting that is not allowed.
+
+    Example:
+        >>> import torch, pairloom
+        >>> loss = pairloom.InfoNCELoss(0.1, learn_temperature=True)
+        >>> query = torch.eye(3, requires_grad=True)
+        >>> loss(query, torch.eye(3)).backward()
+        >>> tuple(query.grad.shape), loss.log_scale.grad is not None
+        ((3, 3), True)
+    """
+
+    # TorchScript reads this annotation: it must not be a string, so no `from __future__ import annotations` here.
     log_scale: Tensor | None
 
     def __init__(
@@ -239,8 +324,9 @@ class InfoNCELoss(nn.Module):
     def extra_repr(self) -> str:
         """The settings."""
         return (
-            f"temperature={self.temperature}, learn_temperature={self.log_scale is not None}, same_id={self.same_id!r}, "
-            f"similarity={self.similarity!r}, reduction={self.reduction!r}, ignore_index={self.ignore_index}"
+            f"temperature={self.temperature}, learn_temperature={self.log_scale is not None}, "
+            f"same_id={self.same_id!r}, similarity={self.similarity!r}, reduction={self.reduction!r}, "
+            f"ignore_index={self.ignore_index}"
         )
 
 
@@ -282,7 +368,5 @@ def _samples(
 
 
 record = register(
-    OpRecord(
-        name="info_nce", function=info_nce, module=InfoNCELoss, reference=reference.info_nce, samples=_samples
-    )
+    OpRecord(name="info_nce", function=info_nce, module=InfoNCELoss, reference=reference.info_nce, samples=_samples)
 )

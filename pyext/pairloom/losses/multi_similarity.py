@@ -90,7 +90,74 @@ def multi_similarity(
     ignore_index: int | None = -100,
     return_stats: bool = False,
 ) -> Tensor | tuple[Tensor, PairStats]:
-    """Multi-Similarity loss, with its miner fused when ``epsilon`` is given."""
+    r"""Multi-Similarity loss, with its miner inside when ``epsilon`` is given.
+
+    With s_ij the similarity of anchor i and column j, P_i the columns of its class and N_i the others:
+
+        L_i = 1/alpha log( 1 + sum_{p in P_i} e^{-alpha (s_ip - base)} )
+              + 1/beta log( 1 + sum_{n in N_i} e^{beta (s_in - base)} )
+
+    The columns are the batch itself without the anchor, or ``ref_emb``. With ``epsilon`` only hard pairs stay, judged
+    against all pairs of the other kind: negatives with s + epsilon > min_P s and positives with s - epsilon < max_N s.
+    Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019.
+    Defaults are those of pytorch-metric-learning; its MultiSimilarityMiner(epsilon) and loss together are ``epsilon``
+    here, except that an anchor without a positive or without a negative keeps nothing, as in the authors' code.
+
+    Args:
+        embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors. Dtypes of the two may
+            differ; half inputs are summed in float32, and each gradient comes back in the dtype of its input.
+        labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
+        ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then, so pass the batch
+            again only if an anchor is to be its own positive.
+        ref_labels: (M,) the class of each reference row.
+        alpha: weight of positives in the exponent, above 0.
+        beta: weight of negatives in the exponent, above 0.
+        base: similarity from which pairs begin to count.
+        epsilon: margin of the miner; None takes all pairs.
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0) or "dot".
+        reduction: "mean" and "mean_all" (over all anchors not ignored), "mean_nonzero" (over those with a loss other
+            than 0), "sum", or "none" (one loss for each anchor; gradients are then made in backward, at twice the
+            cost). With ``weights`` a mean is sum(w L) / sum(w), a sum is sum(w L), and "none" is w L.
+        weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
+        ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
+            switches it off.
+        return_stats: also return `PairStats`, counted in the same pass.
+
+    Returns:
+        The loss: 0-d, or (N,) for "none"; float64 if an embedding is, else float32. With ``return_stats`` the tuple
+        (loss, `PairStats`).
+
+    Raises:
+        TypeError: embeddings that are not float, labels that are not integer or bool.
+        ValueError: labels missing, shapes or devices that do not fit, a setting out of range, weights below 0 (looked
+            at on the CPU in eager mode only), an unknown word. Nothing is computed before.
+
+    ==========================================  ====================  =========
+    case                                        loss                  gradient
+    ==========================================  ====================  =========
+    anchor without positives                    its negative term     of it
+    anchor without negatives                    its positive term     of it
+    either of them, with ``epsilon``            L_i = 0               0
+    all anchors ignored, or N = 0               0                     0
+    all weights 0                               0                     0
+    mean_nonzero, every loss 0                  0                     0
+    NaN in a row that takes part                NaN                   NaN
+    ==========================================  ====================  =========
+
+    Cost for M columns (N against itself): 2 N M D flops forward, 6 N M D with both gradients, less when most pairs
+    have no weight; O((N + M) D) bytes beside the inputs, never the N x M matrix. Second derivatives, `torch.func`
+    transforms and devices without a kernel compute `pairloom.reference.multi_similarity` instead, with O(N M) memory.
+
+    Example:
+        >>> import torch, pairloom
+        >>> x = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-0.8, 0.6]])
+        >>> y = torch.tensor([0, 0, 1, 1])
+        >>> f"{pairloom.functional.multi_similarity(x, y).item():.4f}"
+        '0.4491'
+        >>> loss, stats = pairloom.functional.multi_similarity(x, y, beta=40.0, epsilon=0.1, return_stats=True)
+        >>> f"{loss.item():.4f}, {int(stats.mined_negatives)} of {int(stats.negatives)} negatives"
+        '0.2995, 2 of 8 negatives'
+    """
     if labels is None:
         raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
     _check(embeddings, labels, ref_emb, ref_labels, alpha, beta, base, epsilon, similarity, reduction, weights)
@@ -142,7 +209,32 @@ def _check_settings(
 
 
 class MultiSimilarityLoss(nn.Module):
-    """Multi-Similarity loss as a module."""
+    """Multi-Similarity loss as a module; formula, shapes, empty cases and cost: `pairloom.functional.multi_similarity`.
+
+    Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
+    Instead of an index tuple from a miner, give ``epsilon``: the pairs are mined inside, in the same pass.
+
+    Args:
+        alpha: weight of positives in the exponent, above 0.
+        beta: weight of negatives in the exponent, above 0.
+        base: similarity from which pairs begin to count.
+        epsilon: margin of the miner; None takes all pairs.
+        similarity: "cosine" or "dot".
+        reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
+        ignore_index: anchors and columns of this class take no part; None switches it off.
+
+    Raises:
+        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+
+    Example:
+        >>> import torch, pairloom
+        >>> loss = pairloom.MultiSimilarityLoss(epsilon=0.1)
+        >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8], [0.0, 1.0]], requires_grad=True)
+        >>> value, stats = loss.with_stats(x, torch.tensor([0, 0, 1, 1]))
+        >>> value.backward()
+        >>> int(stats.active_anchors), int(stats.mined_negatives)
+        (2, 2)
+    """
 
     def __init__(
         self,
@@ -174,7 +266,7 @@ class MultiSimilarityLoss(nn.Module):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
-        """The loss; arguments as in `pairloom.functional.multi_similarity`, at the positions of pytorch-metric-learning."""
+        """The loss; arguments as in `pairloom.functional.multi_similarity`, positions as in pytorch-metric-learning."""
         _refuse_indices(indices_tuple)
         return multi_similarity(
             embeddings,
@@ -226,7 +318,7 @@ class MultiSimilarityLoss(nn.Module):
 def _refuse_indices(indices_tuple: None) -> None:
     if indices_tuple is not None:
         raise ValueError(
-            "indices_tuple is given; this loss mines inside: pass epsilon=... to the module instead of the output of a miner"
+            "indices_tuple is given, but this loss mines inside; pass epsilon=... to the module instead of a miner"
         )
 
 

@@ -60,17 +60,22 @@ def log_one_plus_sum_exp(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x). F.softplus is the identity above 20, an error of 2e-9 that float64 sees."""
-    return -torch.nn.functional.logsigmoid(-x)
+    """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), with all its derivatives, also at 0.
+
+    Not F.softplus (the identity above 20: an error of 2e-9 that float64 sees), nor logsigmoid (overflows in ONNX
+    Runtime).
+    """
+    magnitude = torch.where(x > 0, x, -x)  # abs, but with a slope of -1 at 0: there the two kinks must cancel
+    return torch.where(x > 0, x, 0.0) + torch.log1p(torch.exp(-magnitude))
 
 
 def reduce_rows(row_loss: Tensor, keep: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
     """(N,) losses -> scalar (or (N,) for "none"). Rows not kept count nowhere; nothing to average is exactly 0.
 
-        none           w_i l_i
-        sum            sum_i w_i l_i
-        mean mean_all  sum_i w_i l_i / sum_i w_i
-        mean_nonzero   the same sums over the rows whose loss is not 0
+    none           w_i l_i
+    sum            sum_i w_i l_i
+    mean mean_all  sum_i w_i l_i / sum_i w_i
+    mean_nonzero   the same sums over the rows whose loss is not 0
     """
     weight = torch.ones_like(row_loss) if weights is None else weights.to(row_loss.dtype)
     weight = torch.where(keep, weight, 0.0)

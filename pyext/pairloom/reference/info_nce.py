@@ -1,7 +1,7 @@
 """InfoNCE: every row has its positive at the column of the same number, all other columns are its negatives.
 
     z_ij = s(rows_i, columns_j) / temperature_i
-    L_i  = mean_{p in P_i} softplus( lse_{n in N_i} z_in - z_ip )         (= -log softmax of the positive for one positive)
+    L_i  = mean_{p in P_i} softplus( lse_{n in N_i} z_in - z_ip )    (one positive: -log softmax)
 
     no labels, or same_id="ignore"    P_i = {i};  N_i = all other columns without the label of row i
     same_id="positive"                P_i = {i} and the columns with the label of row i;  N_i = all other columns

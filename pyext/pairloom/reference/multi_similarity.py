@@ -1,8 +1,9 @@
 """Multi-Similarity loss, and its miner inside (``epsilon``).
 
-    L_i = 1/alpha log(1 + sum_{p in P_i} e^{-alpha (s_ip - base)}) + 1/beta log(1 + sum_{n in N_i} e^{beta (s_in - base)})
+    L_i = 1/alpha log( 1 + sum_{p in P_i} e^{-alpha (s_ip - base)} )
+          + 1/beta log( 1 + sum_{n in N_i} e^{beta (s_in - base)} )
 
-    P_i: columns with the label of row i, N_i: the others; without columns one batch against itself, and (i, i) is no pair.
+    P_i: columns with the label of row i, N_i: the others. Without columns: one batch against itself, (i, i) is no pair.
     With epsilon only the hard pairs stay, both judged against the unmined opposite set:
         negative n stays when s_in + epsilon > min_P s_ip,    positive p stays when s_ip - epsilon < max_N s_in
     and a row without positives or without negatives keeps nothing (L_i = 0, counted in the mean).
@@ -14,7 +15,6 @@ over all rows as in its code and in pytorch-metric-learning.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pairloom.reference._rows import (
