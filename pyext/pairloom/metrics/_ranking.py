@@ -1,0 +1,96 @@
+"""What every retrieval metric is made of: for each query, which of its ranked answers are right, and how many could be.
+
+Written once here: the checks, leave-one-out, ties, and the walk over queries in blocks of bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pairloom import _checks
+from pairloom.scoring import topk
+
+BLOCK_ANSWERS = 1 << 21
+"""Answers (queries times depth) ranked at once; an answer takes about 24 bytes on the way, so 50 MB."""
+
+
+class Ranked(NamedTuple):
+    """Answers to one block of queries; every query has at least one relevant item."""
+
+    hits: Tensor
+    """(B, depth) bool, best answer first: whether the answer has the query's label. A missing answer is no hit."""
+    relevant: Tensor
+    """(B,) int64, R: items of the gallery with the query's label, the query itself not counted."""
+
+
+def ranked_answers(
+    queries: Tensor,
+    query_labels: Tensor,
+    gallery: Tensor | None,
+    gallery_labels: Tensor | None,
+    similarity: str,
+    *,
+    depth: int | None,
+) -> Iterator[Ranked]:
+    """Blocks of queries with their first ``depth`` answers; None looks as deep as the query has relevant items.
+
+    Queries without a relevant item are left out, and the others come with the largest R first: a block is as deep as
+    its first query needs, and queries of rare classes do not pay for the frequent ones.
+
+    Arguments are checked on the first step, before anything is computed.
+    """
+    _checks.embeddings("queries", queries, gallery=gallery)
+    _checks.labels("query_labels", query_labels, "queries", queries)
+    _checks.given_together("gallery_labels", gallery_labels, "gallery", gallery, "pass both, or neither")
+    _checks.given_together("gallery", gallery, "gallery_labels", gallery_labels, "pass both, or neither")
+    if gallery is not None and gallery_labels is not None:
+        _checks.labels("gallery_labels", gallery_labels, "gallery", gallery)
+        _checks.same_label_kind("query_labels", query_labels, "gallery_labels", gallery_labels)
+    _checks.choice("similarity", similarity, _checks.SIMILARITIES)
+
+    leave_one_out = gallery is None
+    queries, query_labels = queries.detach(), query_labels.to(torch.int64)
+    gallery = queries if gallery is None else gallery.detach()
+    gallery_labels = query_labels if gallery_labels is None else gallery_labels.to(torch.int64)
+
+    relevant = _count_equal(query_labels, gallery_labels) - int(leave_one_out)
+    order = relevant.argsort(descending=True, stable=True)
+    order = order[: int((relevant > 0).sum())]
+    while len(order) > 0:
+        deepest = int(relevant[order[0]]) if depth is None else min(depth, len(gallery))
+        asked = deepest + int(leave_one_out)  # one more, because the query may find itself
+        block, order = order.tensor_split([max(1, BLOCK_ANSWERS // asked)])
+        _, indices = topk(queries[block], gallery, asked, similarity=similarity)
+        if leave_one_out:
+            indices = _without_self(indices, block)
+        same = gallery_labels[indices.clamp(min=0)] == query_labels[block].unsqueeze(1)
+        yield Ranked(same & (indices >= 0), relevant[block])
+
+
+def mean_over_queries(blocks: list[Tensor]) -> float:
+    """Mean of the values of all judged queries; NaN when there is none."""
+    return float(torch.cat(blocks).mean()) if blocks else float("nan")
+
+
+def _without_self(indices: Tensor, own: Tensor) -> Tensor:
+    """(B, k + 1) answers -> the k best of them that are not the query itself, told by position and not by score.
+
+    A query is not always among its own answers: exact duplicates with a lower index come before it, and with a dot
+    product longer rows do. The last answer is then the one too many.
+    """
+    others = indices != own.unsqueeze(1)
+    others[:, -1] &= ~others.all(dim=1)
+    return indices[others].view(indices.shape[0], indices.shape[1] - 1)
+
+
+def _count_equal(labels: Tensor, among: Tensor) -> Tensor:
+    """(Q,) how many of ``among`` (M,) equal each label, in O((Q + M) log M)."""
+    if among.numel() == 0:
+        return torch.zeros_like(labels)
+    values, counts = among.unique(return_counts=True)
+    place = torch.searchsorted(values, labels).clamp(max=values.numel() - 1)
+    return torch.where(values[place] == labels, counts[place], 0)
