@@ -6,9 +6,10 @@
 
 namespace pairloom {
 
-PAIRLOOM_API int isa_count();                  // levels that are compiled in and that this processor runs, weakest first
+PAIRLOOM_API int isa_count();                   // levels that are compiled in and that this processor runs, weakest first
 PAIRLOOM_API const char* isa_level(int index);  // name of one of them
-PAIRLOOM_API const char* isa_name();           // the level in use
-PAIRLOOM_API bool set_isa(const char* name);   // false when `name` is not one of the available levels
+PAIRLOOM_API const char* isa_name();            // the level in use
+PAIRLOOM_API bool set_isa(const char* name);    // false when `name` is not one of the available levels
+PAIRLOOM_API double fma_rate(double seconds);   // GFLOP/s (float32) of one thread that only multiplies and adds registers
 
 }  // namespace pairloom

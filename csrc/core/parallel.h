@@ -10,8 +10,7 @@ template <class F>
 void parallel_for(const Parallel& pool, int64_t count, const F& f) {
   if (count <= 0) return;
   pool.run(
-      count,
-      [](void* context, int64_t begin, int64_t end) { (*static_cast<const F*>(context))(begin, end); },
+      count, [](void* context, int64_t begin, int64_t end) { (*static_cast<const F*>(context))(begin, end); },
       const_cast<void*>(static_cast<const void*>(&f)));
 }
 

@@ -52,27 +52,27 @@ enum class Reduction { mean, mean_nonzero, sum, none };
 
 // One call of a pair loss, whatever its rule. Output pointers that are null are not wanted.
 struct PairLossCall {
-  Matrix rows;              // (N, D) anchors
-  Matrix columns;           // (M, D) what they are compared with; unused when `self` is set
-  bool self;                // rows against themselves: pair (i, i) is no pair, d_rows holds both roles
-  Similarity similarity;    // cosine or dot
+  Matrix rows;            // (N, D) anchors
+  Matrix columns;         // (M, D) what they are compared with; unused when `self` is set
+  bool self;              // rows against themselves: pair (i, i) is no pair, d_rows holds both roles
+  Similarity similarity;  // cosine or dot
   Reduction reduction;
-  const double* temperature;        // (N) when temperature_per_row, else one value; null = 1
+  const double* temperature;  // (N) when temperature_per_row, else one value; null = 1
   bool temperature_per_row;
-  const double* weights;            // (N) or null = 1
-  const int64_t* row_labels;        // (N) or null
-  const int64_t* column_labels;     // (column_label_count) or null; columns beyond it are plain negatives
+  const double* weights;         // (N) or null = 1
+  const int64_t* row_labels;     // (N) or null
+  const int64_t* column_labels;  // (column_label_count) or null; columns beyond it are plain negatives
   int64_t column_label_count;
   bool has_ignore_index;
   int64_t ignore_index;
-  bool target_is_row;               // column i is the positive of row i
-  bool same_label_is_positive;      // otherwise a pair with equal labels is no pair
-  void* row_loss;                   // (N) in the compute type, always written
-  void* d_rows;                     // (N, D) compute type or null
-  void* d_columns;                  // (M, D) compute type or null
-  double* d_temperature;            // (N) when temperature_per_row, else one value, or null
-  double* stats;                    // (kStatCount) or null
-  double* loss;                     // the reduced value
+  bool target_is_row;           // column i is the positive of row i
+  bool same_label_is_positive;  // otherwise a pair with equal labels is no pair
+  void* row_loss;               // (N) in the compute type, always written
+  void* d_rows;                 // (N, D) compute type or null
+  void* d_columns;              // (M, D) compute type or null
+  double* d_temperature;        // (N) when temperature_per_row, else one value, or null
+  double* stats;                // (kStatCount) or null
+  double* loss;                 // the reduced value
 };
 
 struct InfoNceCall {

@@ -81,6 +81,8 @@ const char* isa_level(int index) { return levels().tables[index]->level; }
 
 const char* isa_name() { return kernels().level; }
 
+double fma_rate(double seconds) { return kernels().fma_rate(seconds); }
+
 bool set_isa(const char* name) {
   const Kernels* table = levels().find(name);
   if (table == nullptr) return false;

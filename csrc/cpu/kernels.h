@@ -17,6 +17,7 @@ struct Kernels {
   void (*pairwise_f64)(const PairwiseCall&, const Parallel&);
   void (*topk_f32)(const TopkCall&, const Parallel&);
   void (*topk_f64)(const TopkCall&, const Parallel&);
+  double (*fma_rate)(double seconds);  // GFLOP/s of one thread on registers alone
 };
 
 PAIRLOOM_API const Kernels& kernels();  // the table of the level in use

@@ -36,6 +36,7 @@ const Kernels table = {
     .pairwise_f64 = pairwise_f64,
     .topk_f32 = topk_f32,
     .topk_f64 = topk_f64,
+    .fma_rate = fma_rate_f32,
 };
 
 }  // namespace pairloom::PAIRLOOM_ISA

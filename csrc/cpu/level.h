@@ -10,5 +10,6 @@ void pairwise_f32(const PairwiseCall& call, const Parallel& pool);
 void pairwise_f64(const PairwiseCall& call, const Parallel& pool);
 void topk_f32(const TopkCall& call, const Parallel& pool);
 void topk_f64(const TopkCall& call, const Parallel& pool);
+double fma_rate_f32(double seconds);
 
 }  // namespace pairloom::PAIRLOOM_ISA

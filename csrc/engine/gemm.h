@@ -9,21 +9,23 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "core/simd.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 
-// Rows of C in registers at once. With two vectors of columns: 14 x 2 accumulators + 2 of B + 1 broadcast fill the 32 registers of
-// AVX-512; 6 x 2 the 16 registers of AVX2 and SSE.
-#if defined(__AVX512F__)
-constexpr int kTileRows = 14;
-#else
+// The block of C in registers: rows by vectors of columns. 6 x 4 accumulators, 4 of B and a broadcast of A fill the 32 registers of
+// AVX-512, 6 x 2 the 16 of AVX2 and SSE. Wide and low beats narrow and high (14 x 2) by a tenth: one broadcast feeds four
+// multiply-adds, so fewer instructions have to be issued for the same arithmetic.
 constexpr int kTileRows = 6;
-#endif
+#if defined(__AVX512F__)
+constexpr int kTileVectors = 4;
+#else
 constexpr int kTileVectors = 2;
+#endif
 template <class T>
-constexpr int64_t kPanel = kTileVectors* kLanes<T>;  // columns of a packed panel
+constexpr int64_t kPanel = kTileVectors * kLanes<T>;  // columns of a packed panel
 
 // What one depth step adds.
 struct Dot {
@@ -40,6 +42,9 @@ struct SquaredDifference {
   }
 };
 
+// Rows of C worked on together: a whole number of tiles, whose A fits the second-level cache.
+constexpr int64_t kBlockRows = 126;
+
 // How the A operand is stored: element (m, k) at a[m * stride + k] or at a[k * stride + m].
 enum class Order { rows, transposed };
 
@@ -54,32 +59,43 @@ struct GemmOperands {
   int64_t depth;
 };
 
+// f(0), ..., f(n - 1) with constants for arguments: what is indexed by them stays in registers, which a loop does not promise.
+template <class F, int... i>
+PAIRLOOM_INLINE void unroll(F&& f, std::integer_sequence<int, i...>) {
+  (f(std::integral_constant<int, i>()), ...);
+}
+template <int n, class F>
+PAIRLOOM_INLINE void unroll(F&& f) {
+  unroll(f, std::make_integer_sequence<int, n>());
+}
+
 template <class Combine, Order order, int kRows, int kVectors, bool kAccumulate, class T>
-void tile(const GemmOperands<T>& g) {
+void tile(const GemmOperands<T>& operands) {
+  const GemmOperands<T> g = operands;
   vec<T> acc[kRows][kVectors];
-  for (int m = 0; m < kRows; ++m) {
-    for (int v = 0; v < kVectors; ++v) {
-      acc[m][v] = kAccumulate ? load(g.c + m * g.c_stride + v * kLanes<T>) : vec<T>{};
-    }
-  }
+  unroll<kRows>([&](auto m) PAIRLOOM_LAMBDA_INLINE {
+    __builtin_prefetch(g.c + m * g.c_stride, 1);
+    unroll<kVectors>([&](auto v)
+                         PAIRLOOM_LAMBDA_INLINE { acc[m][v] = kAccumulate ? load(g.c + m * g.c_stride + v * kLanes<T>) : vec<T>{}; });
+  });
   const T* a = g.a;
   const T* b = g.b;
   for (int64_t k = 0; k < g.depth; ++k) {
     vec<T> bv[kVectors];
-    for (int v = 0; v < kVectors; ++v) bv[v] = load(b + v * kLanes<T>);
-    for (int m = 0; m < kRows; ++m) {
+    unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { bv[v] = load(b + v * kLanes<T>); });
+    unroll<kRows>([&](auto m) PAIRLOOM_LAMBDA_INLINE {
       const vec<T> am = splat(order == Order::rows ? a[m * g.a_stride] : a[m]);
-      for (int v = 0; v < kVectors; ++v) Combine::add(acc[m][v], am, bv[v]);
-    }
+      unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { Combine::add(acc[m][v], am, bv[v]); });
+    });
     a += order == Order::rows ? 1 : g.a_stride;
     b += g.b_stride;
   }
-  for (int m = 0; m < kRows; ++m) {
-    for (int v = 0; v < kVectors; ++v) store(g.c + m * g.c_stride + v * kLanes<T>, acc[m][v]);
-  }
+  unroll<kRows>([&](auto m) PAIRLOOM_LAMBDA_INLINE {
+    unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { store(g.c + m * g.c_stride + v * kLanes<T>, acc[m][v]); });
+  });
 }
 
-// `rows` rows of C, as tiles of 14 (6), 8, 4, 2 and 1.
+// `rows` rows of C, as tiles of 6, 4, 2 and 1.
 template <class Combine, Order order, int kVectors, bool kAccumulate, class T>
 void strip(GemmOperands<T> g, int64_t rows) {
   const auto step = [&](int64_t n) {
@@ -88,9 +104,6 @@ void strip(GemmOperands<T> g, int64_t rows) {
     rows -= n;
   };
   for (; rows >= kTileRows; step(kTileRows)) tile<Combine, order, kTileRows, kVectors, kAccumulate>(g);
-  if constexpr (kTileRows > 8) {
-    for (; rows >= 8; step(8)) tile<Combine, order, 8, kVectors, kAccumulate>(g);
-  }
   for (; rows >= 4; step(4)) tile<Combine, order, 4, kVectors, kAccumulate>(g);
   for (; rows >= 2; step(2)) tile<Combine, order, 2, kVectors, kAccumulate>(g);
   for (; rows >= 1; step(1)) tile<Combine, order, 1, kVectors, kAccumulate>(g);
@@ -105,19 +118,18 @@ void strip(const GemmOperands<T>& g, int64_t rows, bool accumulate) {
   }
 }
 
-// Depth steps per pass over a panel: 256 x 32 floats of B are 32 KiB, which stay in the first-level cache while tiles pass by.
+// Depth steps per pass over a panel, which stays in the nearer caches while tiles pass by.
 constexpr int64_t kDepthBlock = 256;
 
 // C (rows x panels * kPanel) = A (rows x depth, by rows) times packed panels of B; see pack_panel in engine/rows.h.
 template <class Combine, class T>
-void gemm_packed(const T* a, int64_t a_stride, const T* panels, int64_t depth, int64_t panel_count, T* c, int64_t c_stride,
-                 int64_t rows) {
+void gemm_packed(const T* a, int64_t a_stride, const T* panels, int64_t depth, int64_t panel_count, T* c, int64_t c_stride, int64_t rows) {
   for (int64_t k = 0; k < depth; k += kDepthBlock) {
     const int64_t block = std::min(kDepthBlock, depth - k);
     for (int64_t p = 0; p < panel_count; ++p) {
       const T* panel = panels + (p * depth + k) * kPanel<T>;
-      strip<Combine, Order::rows, kTileVectors>(
-          GemmOperands<T>{a + k, a_stride, panel, kPanel<T>, c + p * kPanel<T>, c_stride, block}, rows, k > 0);
+      strip<Combine, Order::rows, kTileVectors>(GemmOperands<T>{a + k, a_stride, panel, kPanel<T>, c + p * kPanel<T>, c_stride, block},
+                                                rows, k > 0);
     }
   }
 }
@@ -126,17 +138,22 @@ void gemm_packed(const T* a, int64_t a_stride, const T* panels, int64_t depth, i
 template <Order order, class T>
 void gemm_rows(const T* a, int64_t a_stride, const T* b, int64_t b_stride, T* c, int64_t c_stride, int64_t rows, int64_t depth,
                int64_t width, bool accumulate) {
-  constexpr int64_t kRowBlock = kTileRows;
-  for (int64_t r = 0; r < rows; r += kRowBlock) {  // a group of A rows stays in cache while the panels of B pass by
-    const int64_t group = std::min(kRowBlock, rows - r);
+  for (int64_t r = 0; r < rows; r += kBlockRows) {
+    const int64_t block = std::min(kBlockRows, rows - r);
     const T* ar = a + (order == Order::rows ? r * a_stride : r);
-    int64_t j = 0;
-    for (; j + kPanel<T> <= width; j += kPanel<T>) {
-      strip<Dot, order, kTileVectors>(GemmOperands<T>{ar, a_stride, b + j, b_stride, c + r * c_stride + j, c_stride, depth}, group,
-                                      accumulate);
-    }
-    if (j < width) {
-      strip<Dot, order, 1>(GemmOperands<T>{ar, a_stride, b + j, b_stride, c + r * c_stride + j, c_stride, depth}, group, accumulate);
+    // The panel of B stays in the nearer caches, the block of A in the second level.
+    for (int64_t j = 0; j < width;) {
+      const GemmOperands<T> g{ar, a_stride, b + j, b_stride, c + r * c_stride + j, c_stride, depth};
+      const int64_t left = (width - j) / kLanes<T>;
+      const int vectors = left >= kTileVectors ? kTileVectors : left >= 2 ? 2 : 1;
+      if (vectors == kTileVectors) {
+        strip<Dot, order, kTileVectors>(g, block, accumulate);
+      } else if (vectors == 2) {
+        strip<Dot, order, 2>(g, block, accumulate);
+      } else {
+        strip<Dot, order, 1>(g, block, accumulate);
+      }
+      j += vectors * kLanes<T>;
     }
   }
 }

@@ -21,8 +21,7 @@
 
 namespace pairloom::PAIRLOOM_ISA {
 
-// Rows whose tiles are worked on together by one thread, and rows of a chunk: whole numbers of 14- and 6-row tiles.
-constexpr int64_t kBlockRows = 126;
+// The depth of d_columns += W^T rows, and the least rows of a chunk.
 constexpr int64_t kChunkRows = 2 * kBlockRows;
 // Columns per pass over a tile of S while it is in the second-level cache.
 constexpr int64_t kColumnBlock = 512;
@@ -291,8 +290,8 @@ class PairLoss {
   void columns_phase(int64_t begin, int64_t end, int64_t count, bool accumulate) {
     T* d = d_columns() + begin * d_columns_stride();
     for (int64_t r = 0; r < count; r += kChunkRows) {
-      gemm_rows<Order::transposed>(s_.get() + r * s_stride_ + begin, s_stride_, rows_.get() + r * stride_, stride_, d,
-                                   d_columns_stride(), end - begin, std::min(kChunkRows, count - r), width_, accumulate || r > 0);
+      gemm_rows<Order::transposed>(s_.get() + r * s_stride_ + begin, s_stride_, rows_.get() + r * stride_, stride_, d, d_columns_stride(),
+                                   end - begin, std::min(kChunkRows, count - r), width_, accumulate || r > 0);
     }
   }
 

@@ -19,8 +19,8 @@ void pairwise_similarity(const PairwiseCall& call, const Parallel& pool) {
   Buffer<T> panels(panel_count<T>(m) * kPanel<T> * dim);
   parallel_for(pool, panel_count<T>(m), [&](int64_t begin, int64_t end) {
     Buffer<T> scratch(kPanel<T> * stride);
-    pack_rows(call.columns, call.similarity, begin * kPanel<T>, std::min(end * kPanel<T>, m) - begin * kPanel<T>, stride,
-              scratch.get(), panels.get() + begin * kPanel<T> * dim);
+    pack_rows(call.columns, call.similarity, begin * kPanel<T>, std::min(end * kPanel<T>, m) - begin * kPanel<T>, stride, scratch.get(),
+              panels.get() + begin * kPanel<T> * dim);
   });
   parallel_for(pool, (n + kTileRows - 1) / kTileRows, [&](int64_t begin, int64_t end) {
     Buffer<T> rows(kRows * stride);
@@ -31,8 +31,8 @@ void pairwise_similarity(const PairwiseCall& call, const Parallel& pool) {
       for (int64_t r = 0; r < count; ++r) load_row(call.rows, i + r, normalizes(call.similarity), rows.get() + r * stride, stride);
       for (int64_t j = 0; j < m; j += kColumns) {
         const int64_t columns = std::min(kColumns, m - j);
-        similarity_block(call.similarity, rows.get(), stride, count, panels.get() + j * dim, dim, panel_count<T>(columns),
-                         block.get(), kColumns);
+        similarity_block(call.similarity, rows.get(), stride, count, panels.get() + j * dim, dim, panel_count<T>(columns), block.get(),
+                         kColumns);
         for (int64_t r = 0; r < count; ++r) {
           std::copy(block.get() + r * kColumns, block.get() + r * kColumns + columns, static_cast<T*>(call.out) + (i + r) * m + j);
         }

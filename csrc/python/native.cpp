@@ -60,6 +60,8 @@ PYBIND11_MODULE(_native, m) {
   m.def("build_info", &build_info, "Facts of the build: version, compiler, flags, ISA levels, torch built against, CUDA.");
   m.def("isa", [] { return std::string(pairloom::isa_name()); }, "Instruction-set level in use.");
   m.def("isa_available", &isa_available, "Levels that are compiled in and that this processor runs, weakest first.");
+  m.def("fma_rate", &pairloom::fma_rate, py::arg("seconds") = 0.1, py::call_guard<py::gil_scoped_release>(),
+        "GFLOP/s (float32) of one thread that only multiplies and adds registers: the limit that benchmarks are compared with.");
   m.def("set_isa", &set_isa, py::arg("name"),
         "Run the kernels of another level from now on, in every thread; ValueError when it is not available.");
 }

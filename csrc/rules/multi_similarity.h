@@ -31,8 +31,8 @@ struct MultiSimilarity {
     T loss = 0;
     T keep_positives_below;
     T keep_negatives_above;
-    T positive_shift;
-    T negative_shift;
+    T positive_shift = 0;
+    T negative_shift = 0;
     T positive_log_sum = 0;  // log(1 + sum), filled by end_sums
     T negative_log_sum = 0;
   };
@@ -42,8 +42,9 @@ struct MultiSimilarity {
     Row row;
     row.keep_positives_below = mining ? extremes.max_negative + epsilon : infinity;
     row.keep_negatives_above = mining ? extremes.min_positive - epsilon : -infinity;
-    row.positive_shift = larger(T{0}, -alpha * (extremes.min_positive - base));
-    row.negative_shift = larger(T{0}, beta * (extremes.max_negative - base));
+    // The largest term is that of the extreme pair, or there is none: when the extreme is not kept, nothing is.
+    if (extremes.min_positive < row.keep_positives_below) row.positive_shift = larger(T{0}, -alpha * (extremes.min_positive - base));
+    if (extremes.max_negative > row.keep_negatives_above) row.negative_shift = larger(T{0}, beta * (extremes.max_negative - base));
     return row;
   }
 

@@ -32,7 +32,8 @@ class PairLossArguments {
       temperature_ = read_doubles(*temperature, "temperature");
       call.temperature_per_row = temperature->dim() == 1;
       check(!call.temperature_per_row || temperature->size(0) == n, "temperature has ", temperature_.size(), " values for ", n, " rows");
-      for (double t : temperature_) check(t > 0 && t <= std::numeric_limits<double>::max(), "temperature is ", t, "; expected finite values above 0");
+      for (double t : temperature_)
+        check(t > 0 && t <= std::numeric_limits<double>::max(), "temperature is ", t, "; expected finite values above 0");
       call.temperature = temperature_.data();
     }
     if (weights.has_value()) {
@@ -110,9 +111,8 @@ class PairLossArguments {
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> info_nce(const Tensor& rows, const Tensor& columns, const Tensor& temperature,
                                                             std::optional<Tensor> row_labels, std::optional<Tensor> column_labels,
-                                                            std::optional<Tensor> weights, std::string similarity,
-                                                            std::string reduction, std::string same_id,
-                                                            std::optional<int64_t> ignore_index, int64_t needs_grad,
+                                                            std::optional<Tensor> weights, std::string similarity, std::string reduction,
+                                                            std::string same_id, std::optional<int64_t> ignore_index, int64_t needs_grad,
                                                             bool want_stats) {
   PairLossArguments arguments(rows, columns, temperature, row_labels, column_labels, weights, similarity, reduction, ignore_index,
                               needs_grad, want_stats);
@@ -130,8 +130,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> multi_similarity(const Tensor& rows, 
                                                             std::optional<Tensor> column_labels, std::optional<Tensor> weights,
                                                             double alpha, double beta, double base, std::optional<double> epsilon,
                                                             std::string similarity, std::string reduction,
-                                                            std::optional<int64_t> ignore_index, int64_t needs_grad,
-                                                            bool want_stats) {
+                                                            std::optional<int64_t> ignore_index, int64_t needs_grad, bool want_stats) {
   check(columns.has_value() == column_labels.has_value(), "columns and column_labels must be given together");
   PairLossArguments arguments(rows, columns, std::nullopt, row_labels, column_labels, weights, similarity, reduction, ignore_index,
                               needs_grad, want_stats);
@@ -140,12 +139,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> multi_similarity(const Tensor& rows, 
           " columns");
   }
   arguments.call.same_label_is_positive = true;
-  const MultiSimilarityCall call{.pairs = arguments.call,
-                                 .alpha = alpha,
-                                 .beta = beta,
-                                 .base = base,
-                                 .epsilon = epsilon.value_or(0.0),
-                                 .mining = epsilon.has_value()};
+  const MultiSimilarityCall call{
+      .pairs = arguments.call, .alpha = alpha, .beta = beta, .base = base, .epsilon = epsilon.value_or(0.0), .mining = epsilon.has_value()};
   (arguments.wide() ? kernels().multi_similarity_f64 : kernels().multi_similarity_f32)(call, torch_threads());
   return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns()};
 }

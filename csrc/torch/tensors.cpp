@@ -76,12 +76,11 @@ std::optional<Tensor> read_labels(const std::optional<Tensor>& labels, const cha
 }
 
 Parallel torch_threads() {
-  return Parallel{
-      .run =
-          [](int64_t count, Parallel::Task task, void* context) {
-            torch::stable::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) { task(context, begin, end); });
-          },
-      .threads = static_cast<int>(torch::stable::get_num_threads())};
+  return Parallel{.run =
+                      [](int64_t count, Parallel::Task task, void* context) {
+                        torch::stable::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) { task(context, begin, end); });
+                      },
+                  .threads = static_cast<int>(torch::stable::get_num_threads())};
 }
 
 }  // namespace pairloom
