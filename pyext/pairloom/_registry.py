@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pairloom import _library
@@ -125,7 +124,11 @@ class OpRecord:
         return [argument.name for argument in self.op._schema.arguments]
 
     def op_arguments(self, sample: Sample | Mapping[str, Any]) -> tuple[Any, ...]:
-        """What the public function hands to the operator for this sample (recorded from a real call)."""
+        """What the public function hands to the operator for these arguments (recorded from a real call).
+
+        Arguments that require gradients stay connected to what the operator gets: the reference can be differentiated
+        to the same leaves.
+        """
         arguments = sample.arguments if isinstance(sample, Sample) else dict(sample)
         with _Recorder(self.op) as recorder:
             self.function(**arguments)
@@ -157,7 +160,7 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is self.op:
-            self.calls.append(tuple(a.detach() if isinstance(a, Tensor) else a for a in args))
+            self.calls.append(tuple(args))
         return func(*args, **(kwargs or {}))
 
 

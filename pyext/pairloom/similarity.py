@@ -11,7 +11,7 @@ from torch import Tensor
 from pairloom import _checks, reference
 from pairloom._dispatch import needs_reference, scripted_as, without_autocast
 from pairloom._registry import OpRecord, Sample, register
-from pairloom.reference.similarity import NORM_FLOOR, compute_dtype, unit_rows
+from pairloom.reference.similarity import compute_dtype, inverse_norms, unit_rows
 
 
 def _pairwise_similarity_script(a: Tensor, b: Tensor | None = None, similarity: str = "cosine") -> Tensor:
@@ -98,9 +98,7 @@ def distance_pull(grad: Tensor, scores: Tensor, similarity: str) -> Tensor:
 
 def through_unit_rows(x: Tensor, grad: Tensor) -> Tensor:
     """Gradient of x from the gradient of `unit_rows(x)`: its part across x, divided by the norm; 0 for zero rows."""
-    squares = (x * x).sum(dim=-1, keepdim=True)
-    zero = squares < NORM_FLOOR**2
-    inverse_norm = torch.where(zero, 1.0, squares).rsqrt()
+    inverse_norm, zero = inverse_norms(x)
     unit = x * inverse_norm
     return torch.where(zero, 0.0, inverse_norm * (grad - unit * (unit * grad).sum(dim=-1, keepdim=True)))
 

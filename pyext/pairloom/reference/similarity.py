@@ -25,11 +25,21 @@ def compute_dtype(*embeddings: Tensor) -> torch.dtype:
 
 def unit_rows(x: Tensor) -> Tensor:
     """Rows divided by their norm; zero rows stay 0 with gradient 0, NaN rows stay NaN."""
-    squares = (x * x).sum(dim=-1, keepdim=True)
-    zero = squares < NORM_FLOOR**2
-    # The inner `where` keeps 1/0 out of the graph: masking only its result would leave NaN in the (second) derivative.
-    inverse_norm = torch.where(zero, 1.0, squares).rsqrt()
+    inverse_norm, zero = inverse_norms(x)
     return torch.where(zero, 0.0, x * inverse_norm)
+
+
+def inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
+    """1 / ||x|| of each row (..., 1), and where the row is shorter than the floor (the value there is of no use)."""
+    # Divided by their largest entry, rows of any length have squares that do not overflow. (Entries below 1e-30, whose
+    # reciprocal could, belong to zero rows.)
+    largest = x.detach().abs().amax(dim=-1, keepdim=True)
+    scale = torch.where(largest > 1e-30, largest, 1.0).reciprocal()
+    scaled = x * scale
+    squares = (scaled * scaled).sum(dim=-1, keepdim=True)
+    # The inner `where` keeps 1/0 out of the graph: masking only its result would leave NaN in the (second) derivative.
+    inverse = torch.where(squares == 0, 1.0, squares).rsqrt()
+    return inverse * scale, squares.detach().sqrt() < NORM_FLOOR * scale
 
 
 def pairwise_similarity(a: Tensor, b: Tensor, similarity: str = "cosine") -> Tensor:
