@@ -9,10 +9,10 @@ LIBRARY = Path(__file__).with_name("libpairloom_torch.so")
 
 def load() -> None:
     """Make `torch.ops.pairloom` complete; does nothing when it already is (loaded by us, or by a C++ program)."""
+    if _loaded():
+        return
     import torch
 
-    if hasattr(torch.ops.pairloom, "info_nce"):
-        return
     from pairloom._build_info import torch_built_against
 
     if not LIBRARY.is_file():
@@ -29,3 +29,9 @@ def load() -> None:
             f"torch {torch.__version__}: {reason}; rebuild them in this environment with "
             "`pip install --no-build-isolation --force-reinstall --no-deps .` in the source folder."
         ) from error
+
+
+def _loaded() -> bool:
+    import torch
+
+    return hasattr(torch.ops.pairloom, "info_nce")

@@ -184,7 +184,8 @@ def records() -> list[OpRecord]:
     """All operators of the package."""
     for module in MODULES:
         importlib.import_module(module)
-    return list(_records.values())
+    # Not in the order of registration, which depends on what was used first.
+    return sorted(_records.values(), key=lambda record: MODULES.index(record.function.__module__))
 
 
 def support_table() -> str:

@@ -1,4 +1,4 @@
-"""multi_similarity: golden values, pytorch-metric-learning beside it, mining, empty cases, extreme inputs, statistics."""
+"""multi_similarity: golden values, pytorch-metric-learning beside it, mining, empty and extreme cases, statistics."""
 
 import math
 
