@@ -3,6 +3,7 @@
 // rules run in CUDA and in the naive driver.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -126,6 +127,10 @@ template <class T>
 PAIRLOOM_INLINE int64_t count_lanes(mask<T> m) {
   return -static_cast<int64_t>(sum_lanes<lane_int<T>>(m));
 }
+
+// The same name on one lane.
+PAIRLOOM_INLINE float exp(float x) { return std::exp(x); }
+PAIRLOOM_INLINE double exp(double x) { return std::exp(x); }
 
 // e^x to about one unit in the last place: x = n ln 2 + r, e^x = 2^n e^r. Where the result would be subnormal it is 0, above 2^127.5
 // (2^1023.5) it is infinity; NaN stays NaN.

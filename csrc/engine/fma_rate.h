@@ -20,7 +20,6 @@ inline double fma_rate(double seconds) {
     const auto begin = clock::now();
     for (int64_t i = 0; i < kSteps; ++i) {
       unroll<kChains>([&](auto j) PAIRLOOM_LAMBDA_INLINE { acc[j] = acc[j] * a + b; });
-      asm volatile("" ::: "memory");
     }
     best = std::max(best, 2.0 * kChains * kLanes<float> * kSteps / elapsed(begin) * 1e-9);
   }

@@ -214,8 +214,10 @@ class PairLoss {
       vec<T> low = min_positive, high = max_positive, negative_high = max_negative;
       pairs.visit(row, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
         const vec<T> v = load(s + j);
-        low = smaller(low, positive ? v : splat(none.min_positive));
-        high = larger(high, positive ? v : splat(none.max_positive));
+        if constexpr (Rule::kUsesPositiveExtremes) {
+          low = smaller(low, positive ? v : splat(none.min_positive));
+          high = larger(high, positive ? v : splat(none.max_positive));
+        }
         negative_high = larger(negative_high, negative ? v : splat(none.max_negative));
       });
       min_positive = low;

@@ -16,6 +16,7 @@ namespace pairloom::PAIRLOOM_ISA {
 
 template <class T>
 struct InfoNce {
+  static constexpr bool kUsesPositiveExtremes = false;
   static constexpr int kSums = 1;
   static constexpr bool kVisitsPositives = true;
 

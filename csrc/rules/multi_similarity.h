@@ -24,6 +24,7 @@ struct MultiSimilarity {
   T epsilon;
   bool mining;
 
+  static constexpr bool kUsesPositiveExtremes = true;
   static constexpr int kSums = 2;  // positives, negatives
   static constexpr bool kVisitsPositives = false;
 

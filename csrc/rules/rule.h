@@ -3,6 +3,7 @@
 //
 //   template <class T>
 //   struct SomeLoss {
+//     static constexpr bool kUsesPositiveExtremes = true;   // otherwise only max_negative is known to begin()
 //     static constexpr int kSums = 1;                       // how many sums over the row it needs
 //     struct Row { T loss; ... };                           // what it knows of a row; `loss` is the row's loss
 //     Row begin(const Extremes<T>&) const;                  // thresholds and shifts, from the extremes of the row

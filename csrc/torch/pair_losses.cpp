@@ -1,4 +1,6 @@
 // The pair losses for CPU tensors: one schema each, one way of reading the arguments that they share.
+#include <limits>
+
 #include "cpu/kernels.h"
 #include "torch/tensors.h"
 
@@ -28,6 +30,7 @@ class PairLossArguments {
     call.reduction = parse_reduction(reduction);
     const int64_t n = call.rows.rows;
     const int64_t m = call.columns.rows;
+    check(m <= std::numeric_limits<int32_t>::max(), "columns has ", m, " rows; at most 2^31 - 1 are possible");
     if (temperature.has_value()) {
       temperature_ = read_doubles(*temperature, "temperature");
       call.temperature_per_row = temperature->dim() == 1;

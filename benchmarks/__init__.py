@@ -1,0 +1,1 @@
+"""Benchmarks of pairloom beside its peers; see README.md."""
