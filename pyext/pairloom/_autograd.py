@@ -102,12 +102,14 @@ class PairLossFormula:
             # sum_i grad_i w_i l_i is a "sum" with other weights: the operator recomputes its tiles for it.
             weights = named["weights"]
             weights = grad_loss if weights is None else weights.to(grad_loss.dtype) * grad_loss
-            made = self._call(named, weights=weights, reduction="sum", needs_grad=self._bits(inputs))
+            if inputs:
+                made = self._call(named, weights=weights, reduction="sum", needs_grad=self._bits(inputs))
             found = {name: made[name] for name in inputs}
         else:
             missing = [name for name in inputs if not self._made(named, name)]
             if missing:
-                made = {**made, **self._call(named, needs_grad=self._bits(missing), only=missing)}
+                again = self._call(named, needs_grad=self._bits(missing))
+                made = {**made, **{name: again[name] for name in missing}}
             found = {name: made[name] * grad_loss for name in inputs}
         if "weights" in wanted:
             found["weights"] = self._weights_gradient(named, grad_loss)
@@ -115,7 +117,7 @@ class PairLossFormula:
 
     def _weights_gradient(self, named: dict[str, Any], grad_loss: Tensor) -> Tensor:
         """d (sum w l / sum w) / d w_i = (l_i - L) / sum w over the anchors that count."""
-        row_loss = self._loss(named, weights=None, reduction="none", needs_grad=0)
+        row_loss = self._call(named, weights=None, reduction="none", needs_grad=0)["loss"]
         reduction = named["reduction"]
         if reduction in ("none", "sum"):
             return row_loss * grad_loss
@@ -143,21 +145,18 @@ class PairLossFormula:
             arguments = {**named, **inputs, "want_stats": False}
             loss, _ = self.reference(*(arguments[name] for name in self.arguments if name != "needs_grad"))
             first = torch.autograd.grad(loss, [inputs[name] for name in incoming], create_graph=True)
-            dtype = loss.dtype
-            product = sum(((incoming[n] * g.to(dtype)).sum() for n, g in zip(incoming, first, strict=True)), loss * 0)
+            products = [(vector * grad).sum() for vector, grad in zip(incoming.values(), first, strict=True)]
+            product = torch.stack([value.to(loss.dtype) for value in products]).sum()
+            if not product.requires_grad:  # the loss is linear in these inputs
+                return {}
             second = torch.autograd.grad(product, list(inputs.values()), create_graph=create_graph, allow_unused=True)
         return {n: grad for n, grad in zip(inputs, second, strict=True) if grad is not None and n in wanted}
 
     def _bits(self, names: Sequence[str]) -> int:
         return sum(GRADIENT_BITS[name] for name in names)
 
-    def _loss(self, named: dict[str, Any], **changed: Any) -> Tensor:
+    def _call(self, named: dict[str, Any], **changed: Any) -> dict[str, Tensor]:
+        """Call the operator again with some arguments changed: its loss, and the gradients by the name of the input."""
         arguments = {**named, "want_stats": False, **changed}
-        return self.op(*(arguments[name] for name in self.arguments))[0]
-
-    def _call(self, named: dict[str, Any], only: Sequence[str] | None = None, **changed: Any) -> dict[str, Tensor]:
-        """Call the operator again with some arguments changed; the gradients it made, by input name."""
-        arguments = {**named, "want_stats": False, **changed}
-        outputs = self.op(*(arguments[name] for name in self.arguments))
-        made = dict(zip(self.gradients, outputs[2:], strict=True))
-        return made if only is None else {name: made[name] for name in only}
+        loss, _, *gradients = self.op(*(arguments[name] for name in self.arguments))
+        return {"loss": loss, **dict(zip(self.gradients, gradients, strict=True))}

@@ -8,6 +8,7 @@ formula gives.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -109,17 +110,17 @@ def finite_number(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value}; it must be finite")
 
 
-def count(name: str, value: int) -> None:
+def count(name: str, value: Any) -> None:
     """An integer >= 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+    if isinstance(value, bool) or not isinstance(value, (Integral, torch.SymInt)):
         raise TypeError(f"{name} is {value!r}; it must be an integer")
     if value < 0:
         raise ValueError(f"{name} is {value}; it must be 0 or more")
 
 
-def label_value(name: str, value: int | None) -> None:
+def label_value(name: str, value: Any) -> None:
     """An integer, or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise TypeError(f"{name} is {value!r}; it must be an integer, or None to switch it off")
 
 
@@ -164,7 +165,7 @@ def _tensor(name: str, value: Any) -> None:
 
 
 def _number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+    if isinstance(value, bool) or not isinstance(value, (Real, torch.SymInt, torch.SymFloat)):
         raise TypeError(f"{name} is {value!r}; it must be a number")
 
 

@@ -72,7 +72,7 @@ def pair_loss(op: Callable[..., Any], reference: Callable[..., Any], *arguments:
 def without_autocast(reference: Callable[..., Any], *arguments: Any) -> Any:
     """A reference under autocast: sums stay in float32, as in the kernels."""
     device = arguments[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return reference(*arguments)
     with torch.autocast(device, enabled=False):
         return reference(*arguments)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
+import pairloom
 from pairloom import _autograd
 from pairloom._registry import records
 from pairloom.functional import info_nce, multi_similarity
@@ -121,6 +122,23 @@ def test_func_transforms(record):
     torch.testing.assert_close(mapped, torch.stack([value(*(pair[i] for pair in pairs)) for i in range(2)]))
     _, slope = torch.func.jvp(value, tuple(inputs), tuple(inputs))
     torch.testing.assert_close(slope, sum((g * x).sum() for g, x in zip(gradients, inputs, strict=True)))
+
+
+def test_second_derivative_of_a_linear_loss_is_zero():
+    """One query against its key alone, dot product: the gradient does not depend on the query."""
+    query, key = torch.randn(1, 3, requires_grad=True), torch.randn(1, 3)
+    loss = multi_similarity(query, torch.tensor([0]), key, torch.tensor([-100]), similarity="dot")
+    (gradient,) = torch.autograd.grad(loss, query, create_graph=True)
+    second = torch.autograd.grad(gradient.sum(), query, allow_unused=True)[0]
+    assert second is None or not second.any()
+
+
+def test_devices_without_a_kernel_compute_the_reference():
+    query, key = torch.empty(6, 4, device="meta", requires_grad=True), torch.empty(6, 4, device="meta")
+    loss = info_nce(query, key, ids=torch.empty(6, dtype=torch.int64, device="meta"))
+    loss.backward()
+    assert query.grad.device.type == "meta"
+    assert pairloom.topk(query, key, 9)[1].shape == (6, 9)
 
 
 def test_half_gradients_are_scaled_before_they_are_rounded():

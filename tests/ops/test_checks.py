@@ -1,5 +1,6 @@
 """Bad input: one sentence with the argument, what came and what is allowed, and nothing computed."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -156,6 +157,12 @@ def test_bad_input(case):
     with pytest.raises(error, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_numpy_numbers_are_numbers():
+    assert nce(temperature=np.float32(0.5)).isfinite()
+    assert pairloom.topk(X, X, np.int64(2))[1].shape == (4, 2)
+    assert ms(beta=np.float64(3.0), ignore_index=np.int32(-1)).isfinite()
 
 
 @pytest.mark.parametrize(
