@@ -57,6 +57,7 @@ struct GemmOperands {
   T* c;
   int64_t c_stride;
   int64_t depth;
+  bool accumulate;
 };
 
 // f(0), ..., f(n - 1) with constants for arguments: what is indexed by them stays in registers, which a loop does not promise.
@@ -69,14 +70,15 @@ PAIRLOOM_INLINE void unroll(F&& f) {
   unroll(f, std::make_integer_sequence<int, n>());
 }
 
-template <class Combine, Order order, int kRows, int kVectors, bool kAccumulate, class T>
+template <class Combine, Order order, int kRows, int kVectors, class T>
 void tile(const GemmOperands<T>& operands) {
   const GemmOperands<T> g = operands;
   vec<T> acc[kRows][kVectors];
   unroll<kRows>([&](auto m) PAIRLOOM_LAMBDA_INLINE {
-    __builtin_prefetch(g.c + m * g.c_stride, 1);
-    unroll<kVectors>([&](auto v)
-                         PAIRLOOM_LAMBDA_INLINE { acc[m][v] = kAccumulate ? load(g.c + m * g.c_stride + v * kLanes<T>) : vec<T>{}; });
+    unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE {
+      __builtin_prefetch(g.c + m * g.c_stride + v * kLanes<T>, 1);  // C is touched only at the end, and is often far away
+      acc[m][v] = vec<T>{};
+    });
   });
   const T* a = g.a;
   const T* b = g.b;
@@ -91,31 +93,26 @@ void tile(const GemmOperands<T>& operands) {
     b += g.b_stride;
   }
   unroll<kRows>([&](auto m) PAIRLOOM_LAMBDA_INLINE {
-    unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { store(g.c + m * g.c_stride + v * kLanes<T>, acc[m][v]); });
+    T* c = g.c + m * g.c_stride;
+    unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE {
+      if (g.accumulate) acc[m][v] += load(c + v * kLanes<T>);
+      store(c + v * kLanes<T>, acc[m][v]);
+    });
   });
 }
 
 // `rows` rows of C, as tiles of 6, 4, 2 and 1.
-template <class Combine, Order order, int kVectors, bool kAccumulate, class T>
+template <class Combine, Order order, int kVectors, class T>
 void strip(GemmOperands<T> g, int64_t rows) {
   const auto step = [&](int64_t n) {
     g.a += order == Order::rows ? n * g.a_stride : n;
     g.c += n * g.c_stride;
     rows -= n;
   };
-  for (; rows >= kTileRows; step(kTileRows)) tile<Combine, order, kTileRows, kVectors, kAccumulate>(g);
-  for (; rows >= 4; step(4)) tile<Combine, order, 4, kVectors, kAccumulate>(g);
-  for (; rows >= 2; step(2)) tile<Combine, order, 2, kVectors, kAccumulate>(g);
-  for (; rows >= 1; step(1)) tile<Combine, order, 1, kVectors, kAccumulate>(g);
-}
-
-template <class Combine, Order order, int kVectors, class T>
-void strip(const GemmOperands<T>& g, int64_t rows, bool accumulate) {
-  if (accumulate) {
-    strip<Combine, order, kVectors, true>(g, rows);
-  } else {
-    strip<Combine, order, kVectors, false>(g, rows);
-  }
+  for (; rows >= kTileRows; step(kTileRows)) tile<Combine, order, kTileRows, kVectors>(g);
+  for (; rows >= 4; step(4)) tile<Combine, order, 4, kVectors>(g);
+  for (; rows >= 2; step(2)) tile<Combine, order, 2, kVectors>(g);
+  for (; rows >= 1; step(1)) tile<Combine, order, 1, kVectors>(g);
 }
 
 // Depth steps per pass over a panel, which stays in the nearer caches while tiles pass by.
@@ -128,33 +125,38 @@ void gemm_packed(const T* a, int64_t a_stride, const T* panels, int64_t depth, i
     const int64_t block = std::min(kDepthBlock, depth - k);
     for (int64_t p = 0; p < panel_count; ++p) {
       const T* panel = panels + (p * depth + k) * kPanel<T>;
-      strip<Combine, Order::rows, kTileVectors>(GemmOperands<T>{a + k, a_stride, panel, kPanel<T>, c + p * kPanel<T>, c_stride, block},
-                                                rows, k > 0);
+      strip<Combine, Order::rows, kTileVectors>(
+          GemmOperands<T>{a + k, a_stride, panel, kPanel<T>, c + p * kPanel<T>, c_stride, block, k > 0}, rows);
     }
   }
 }
 
-// C (rows x width) (+)= A times B, with B by plain rows. `width` is a whole number of vectors, and B and C are padded to it.
+// A depth x width operand B in slices of kPanel columns: element (k, j) at data[(j / kPanel) * slice + k * stride + j % kPanel].
+template <class T>
+struct Slices {
+  const T* data;
+  int64_t slice;
+  int64_t stride;
+};
+
+// C (rows x width) (+)= A times B. `width` is a whole number of vectors, to which B and C are padded. `rows` should be few enough
+// for their A to stay in the second-level cache while the slices of B pass by.
 template <Order order, class T>
-void gemm_rows(const T* a, int64_t a_stride, const T* b, int64_t b_stride, T* c, int64_t c_stride, int64_t rows, int64_t depth,
-               int64_t width, bool accumulate) {
-  for (int64_t r = 0; r < rows; r += kBlockRows) {
-    const int64_t block = std::min(kBlockRows, rows - r);
-    const T* ar = a + (order == Order::rows ? r * a_stride : r);
-    // The panel of B stays in the nearer caches, the block of A in the second level.
-    for (int64_t j = 0; j < width;) {
-      const GemmOperands<T> g{ar, a_stride, b + j, b_stride, c + r * c_stride + j, c_stride, depth};
-      const int64_t left = (width - j) / kLanes<T>;
-      const int vectors = left >= kTileVectors ? kTileVectors : left >= 2 ? 2 : 1;
-      if (vectors == kTileVectors) {
-        strip<Dot, order, kTileVectors>(g, block, accumulate);
-      } else if (vectors == 2) {
-        strip<Dot, order, 2>(g, block, accumulate);
-      } else {
-        strip<Dot, order, 1>(g, block, accumulate);
-      }
-      j += vectors * kLanes<T>;
+void gemm_sliced(const T* a, int64_t a_stride, Slices<T> b, T* c, int64_t c_stride, int64_t rows, int64_t depth, int64_t width,
+                 bool accumulate) {
+  for (int64_t j = 0; j < width;) {
+    const T* slice = b.data + j / kPanel<T> * b.slice + j % kPanel<T>;
+    const GemmOperands<T> g{a, a_stride, slice, b.stride, c + j, c_stride, depth, accumulate};
+    const int64_t left = (width - j) / kLanes<T>;
+    const int vectors = left >= kTileVectors ? kTileVectors : left >= 2 ? 2 : 1;
+    if (vectors == kTileVectors) {
+      strip<Dot, order, kTileVectors>(g, rows);
+    } else if (vectors == 2) {
+      strip<Dot, order, 2>(g, rows);
+    } else {
+      strip<Dot, order, 1>(g, rows);
     }
+    j += vectors * kLanes<T>;
   }
 }
 

@@ -17,7 +17,7 @@
 #include "engine/gemm.h"
 #include "engine/pairs.h"
 #include "engine/rows.h"
-#include "rules/rule.h"
+#include "engine/rule.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 
@@ -27,6 +27,9 @@ constexpr int64_t kChunkRows = 2 * kBlockRows;
 constexpr int64_t kColumnBlock = 512;
 // Columns per depth step of d_rows += W columns.
 constexpr int64_t kWeightBlock = 256;
+// Columns of d_columns that a thread takes at least, and that it works on together: whole tiles, and whole vectors of W.
+constexpr int64_t kColumnUnit = 48;
+constexpr int64_t kColumnsTogether = 4 * kColumnUnit;
 
 // dL/dx from g = dL/dy for y = factor * scale * x (cosine: factor = 1/|x| and y on the sphere of radius scale), in place.
 template <class T>
@@ -56,16 +59,16 @@ class PairLoss {
         stride_(padded_stride<T>(dim_)),
         s_stride_(padded_stride<T>(m_)),
         chunk_rows_(rows_per_chunk()),
-        wants_rows_(call.d_rows != nullptr || call.d_temperature != nullptr),
+        wants_rows_(call.d_rows != nullptr),
         wants_columns_(call.d_columns != nullptr || (call.self && call.d_rows != nullptr)),
         panels_(panel_count<T>(m_) * kPanel<T> * dim_),
-        columns_(wants_rows_ ? m_ * stride_ : 0),
+        columns_(wants_rows_ ? m_ * panel_width<T>(dim_) : 0),
         column_factor_(wants_columns_ ? m_ : 0),
         rows_(chunk_rows_ * stride_),
         row_factor_(chunk_rows_),
         s_(chunk_rows_ * s_stride_),
         d_chunk_(wants_rows_ ? chunk_rows_ * stride_ : 0),
-        padded_d_columns_(wants_columns_ && width_ != dim_ ? m_ * stride_ : 0),
+        d_columns_(wants_columns_ ? m_ * panel_width<T>(dim_) : 0),
         row_class_(n_),
         column_class_(call.row_labels != nullptr ? vector_width<T>(m_) : 0),
         temperature_slope_(call.d_temperature != nullptr ? n_ : 0),
@@ -86,8 +89,8 @@ class PairLoss {
       });
       add_stats(count);
       if (wants_columns_) {
-        parallel_for(pool_, (m_ + kTileRows - 1) / kTileRows, [&](int64_t begin, int64_t end) {
-          columns_phase(begin * kTileRows, std::min(end * kTileRows, m_), count, first > 0 || call_.self);
+        parallel_for(pool_, (m_ + kColumnUnit - 1) / kColumnUnit, [&](int64_t begin, int64_t end) {
+          columns_phase(begin * kColumnUnit, std::min(end * kColumnUnit, m_), count, first > 0 || call_.self);
         });
       }
     }
@@ -123,28 +126,33 @@ class PairLoss {
 
   void pack_columns() {
     parallel_for(pool_, panel_count<T>(m_), [&](int64_t begin, int64_t end) {
-      Buffer<T> scratch(wants_rows_ ? 0 : kPanel<T> * stride_);
+      Buffer<T> rows(kPanel<T> * stride_);
       for (int64_t p = begin; p < end; ++p) {
         const int64_t first = p * kPanel<T>;
         const int64_t count = std::min(kPanel<T>, m_ - first);
-        T* rows = wants_rows_ ? columns_.get() + first * stride_ : scratch.get();
         for (int64_t j = 0; j < count; ++j) {
-          const T factor = load_row(column_matrix(), first + j, normalize_, rows + j * stride_, stride_);
+          T* row = rows.get() + j * stride_;
+          const T factor = load_row(column_matrix(), first + j, normalize_, row, stride_);
           if (wants_columns_) column_factor_[first + j] = factor;
+          if (!wants_rows_) continue;
+          for (int64_t k = 0; k < width_; k += kPanel<T>) {
+            std::copy(row + k, row + k + kPanel<T>, columns_.get() + k * m_ + (first + j) * kPanel<T>);
+          }
         }
-        pack_panel(rows, stride_, count, dim_, panels_.get() + first * dim_);
-        if (call_.self && wants_columns_) {  // both phases add to it, so it starts at zero
-          std::fill(d_columns() + first * d_columns_stride(), d_columns() + (first + count) * d_columns_stride(), T{0});
+        pack_panel(rows.get(), stride_, count, dim_, panels_.get() + first * dim_);
+        if (!call_.self || !wants_columns_) continue;
+        for (int64_t k = 0; k < width_; k += kPanel<T>) {  // both phases add to it, so it starts at zero
+          std::fill(d_columns(first, k), d_columns(first + count, k), T{0});
         }
       }
     });
   }
 
-  T* d_columns() const {
-    if (width_ != dim_) return padded_d_columns_.get();
-    return static_cast<T*>(call_.self ? call_.d_rows : call_.d_columns);
-  }
-  int64_t d_columns_stride() const { return width_ != dim_ ? stride_ : dim_; }
+  // The columns by depth step of d_rows = W columns: slices of kPanel components, each a stream through all columns.
+  Slices<T> column_slices(int64_t first) const { return {columns_.get() + first * kPanel<T>, m_ * kPanel<T>, kPanel<T>}; }
+
+  // Components [k, k + kPanel) of the gradient of column j.
+  T* d_columns(int64_t j, int64_t k) const { return d_columns_.get() + k * m_ + j * kPanel<T>; }
 
   double weight(int64_t row) const { return pairs_.ignores(row) ? 0.0 : call_.weights != nullptr ? call_.weights[row] : 1.0; }
 
@@ -188,18 +196,20 @@ class PairLoss {
       if (call_.stats != nullptr) count_row(first + r, row[r], s + r * s_stride_, row_stats_.get() + (r0 + r) * kStatCount);
     }
 
-    if (!wants_rows_ && !wants_columns_) return;
-    T* d = d_chunk_.get() + r0 * stride_;
+    if (!wants_rows_ && !wants_columns_ && call_.d_temperature == nullptr) return;
+    T slope[kBlockRows] = {};
+    T* d = wants_rows_ ? d_chunk_.get() + r0 * stride_ : nullptr;
     for (int64_t j = 0; j < m_; j += kWeightBlock) {
       const int64_t end = std::min(j + kWeightBlock, m_);
-      for (int64_t r = 0; r < count; ++r) weigh_row(first + r, row[r], j, end, s + r * s_stride_);
+      for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, row[r], j, end, s + r * s_stride_);
       if (wants_rows_) {
-        gemm_rows<Order::rows>(s + j, s_stride_, columns_.get() + j * stride_, stride_, d, stride_, count, end - j, width_, j > 0);
+        gemm_sliced<Order::rows>(s + j, s_stride_, column_slices(j), d, stride_, count, end - j, width_, j > 0);
       }
     }
-    if (wants_rows_) {
-      if (m_ == 0) std::fill(d, d + count * stride_, T{0});
-      for (int64_t r = 0; r < count; ++r) finish_row(first + r, rows + r * stride_, row_factor_[r0 + r], d + r * stride_);
+    for (int64_t r = 0; r < count; ++r) {
+      // z = s / t, so dL/dt = sum of dL/dz * -z / t.
+      if (call_.d_temperature != nullptr) temperature_slope_[first + r] = -static_cast<double>(slope[r]) * scale(first + r);
+      if (wants_rows_) finish_row(first + r, rows + r * stride_, row_factor_[r0 + r], d + r * stride_);
     }
   }
 
@@ -260,28 +270,35 @@ class PairLoss {
     }
   }
 
-  void weigh_row(int64_t i, const typename Rule::Row& row, int64_t begin, int64_t end, T* s) const {
+  // S to W = dL/dS in place. Returns the sum of dL/dz * z where the temperature needs it.
+  T weigh_row(int64_t i, const typename Rule::Row& row, int64_t begin, int64_t end, T* s) const {
     const T w = static_cast<T>(weight(i));
     if (w == T{0}) {
       std::fill(s + begin, s + end, T{0});
-      return;
+      return T{0};
     }
+    if (call_.d_temperature == nullptr) {
+      pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
+        store<T>(s + j, rule_.weigh(load(s + j), positive, negative, row) * w);
+      });
+      return T{0};
+    }
+    const T origin = rule_.origin(row);
+    vec<T> slope{};
     pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
-      store<T>(s + j, rule_.weigh(load(s + j), positive, negative, row) * w);
+      const vec<T> z = load(s + j);
+      const vec<T> weighed = rule_.weigh(z, positive, negative, row) * w;
+      slope += (positive | negative) ? weighed * (z - origin) : vec<T>{};
+      store<T>(s + j, weighed);
     });
+    return sum_lanes<T>(slope);
   }
 
   void finish_row(int64_t i, const T* y, T factor, T* g) {
     const T radius = scale(i);
-    if (call_.d_temperature != nullptr) {  // z = s / t: dL/dt = sum of dL/dz * -s / t^2 = -(y . g) / t
-      double along = 0;
-      for (int64_t k = 0; k < dim_; ++k) along += static_cast<double>(y[k]) * static_cast<double>(g[k]);
-      temperature_slope_[i] = -along * static_cast<double>(radius);
-    }
-    if (call_.d_rows == nullptr) return;
+    if (m_ == 0) std::fill(g, g + stride_, T{0});
     if (call_.self) {  // the chain rule waits for the other role of the row
-      T* sum = d_columns() + i * d_columns_stride();
-      for (int64_t k = 0; k < dim_; ++k) sum[k] += radius * g[k];
+      for (int64_t k = 0; k < dim_; ++k) d_columns(i, k / kPanel<T> * kPanel<T>)[k % kPanel<T>] += radius * g[k];
       return;
     }
     chain_rule(y, factor, radius, normalize_, dim_, g);
@@ -289,11 +306,30 @@ class PairLoss {
     for (int64_t k = 0; k < dim_; ++k) out[k] = g[k] * gradient_scale_;
   }
 
+  // d_columns of [begin, end) += W^T rows of the chunk. W is copied first, a few columns of all rows at a time: its rows are far
+  // apart, and the tiles would wait for memory at each depth step.
   void columns_phase(int64_t begin, int64_t end, int64_t count, bool accumulate) {
-    T* d = d_columns() + begin * d_columns_stride();
-    for (int64_t r = 0; r < count; r += kChunkRows) {
-      gemm_rows<Order::transposed>(s_.get() + r * s_stride_ + begin, s_stride_, rows_.get() + r * stride_, stride_, d, d_columns_stride(),
-                                   end - begin, std::min(kChunkRows, count - r), width_, accumulate || r > 0);
+    Buffer<T> w(kChunkRows * kColumnsTogether);
+    for (int64_t j = begin; j < end; j += kColumnsTogether) {
+      const int64_t columns = std::min(kColumnsTogether, end - j);
+      for (int64_t r = 0; r < count; r += kChunkRows) {
+        const int64_t depth = std::min(kChunkRows, count - r);
+        copy_block(s_.get() + r * s_stride_ + j, depth, vector_width<T>(columns), w.get());
+        for (int64_t k = 0; k < width_; k += kPanel<T>) {
+          gemm_sliced<Order::transposed>(w.get(), kColumnsTogether, Slices<T>{rows_.get() + r * stride_ + k, kPanel<T>, stride_},
+                                         d_columns(j, k), kPanel<T>, columns, depth, std::min(kPanel<T>, width_ - k), accumulate || r > 0);
+        }
+      }
+    }
+  }
+
+  void copy_block(const T* s, int64_t rows, int64_t width, T* out) const {
+    constexpr int64_t kAhead = 8;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < width; j += kLanes<T>) {
+        __builtin_prefetch(s + (r + kAhead) * s_stride_ + j);
+        store(out + r * kColumnsTogether + j, load(s + r * s_stride_ + j));
+      }
     }
   }
 
@@ -302,12 +338,13 @@ class PairLoss {
     T* out = static_cast<T*>(call_.self ? call_.d_rows : call_.d_columns);
     parallel_for(pool_, panel_count<T>(m_), [&](int64_t begin, int64_t end) {
       Buffer<T> y(stride_);
+      Buffer<T> g(stride_);
       for (int64_t j = begin * kPanel<T>; j < std::min(end * kPanel<T>, m_); ++j) {
-        T* g = d_columns() + j * d_columns_stride();
-        if (n_ == 0) std::fill(g, g + dim_, T{0});
+        for (int64_t k = 0; k < width_; k += kPanel<T>) std::copy(d_columns(j, k), d_columns(j + 1, k), g.get() + k);
+        if (n_ == 0) std::fill(g.get(), g.get() + dim_, T{0});
         if (normalize_) {
           load_row(column_matrix(), j, true, y.get(), stride_);
-          chain_rule(y.get(), column_factor_[j], T{1}, true, dim_, g);
+          chain_rule(y.get(), column_factor_[j], T{1}, true, dim_, g.get());
         }
         for (int64_t k = 0; k < dim_; ++k) out[j * dim_ + k] = g[k] * gradient_scale_;
       }
@@ -351,7 +388,7 @@ class PairLoss {
 
   // The reduced loss, the gradient of the temperature, and, where the divisor was not known before, its share in the gradients.
   void reduce() {
-    const T* loss = static_cast<const T*>(call_.row_loss);
+    T* loss = static_cast<T*>(call_.row_loss);
     double total = 0;
     double divisor = 0;
     for (int64_t i = 0; i < n_; ++i) {
@@ -361,6 +398,9 @@ class PairLoss {
       if (call_.reduction == Reduction::mean || !(loss[i] == T{0})) divisor += w;
     }
     if (call_.reduction == Reduction::sum || call_.reduction == Reduction::none) divisor = 1;
+    if (call_.reduction == Reduction::none && call_.weights != nullptr) {
+      for (int64_t i = 0; i < n_; ++i) loss[i] *= static_cast<T>(call_.weights[i]);
+    }
     const double inverse = divisor > 0 ? 1.0 / divisor : 0.0;
     *call_.loss = divisor > 0 ? total * inverse : 0.0;
     if (call_.d_temperature != nullptr) {
@@ -397,14 +437,14 @@ class PairLoss {
   const int64_t s_stride_;  // of a row of S
   const int64_t chunk_rows_;
   const bool wants_rows_, wants_columns_;
-  Buffer<T> panels_;            // columns, packed for S
-  Buffer<T> columns_;           // columns by rows, for d_rows
-  Buffer<T> column_factor_;     // 1 / norm
-  Buffer<T> rows_;              // rows of the chunk, divided by the temperature
-  Buffer<T> row_factor_;        // 1 / norm
-  Buffer<T> s_;                 // S of the chunk, then W
-  Buffer<T> d_chunk_;           // d_rows of the chunk
-  Buffer<T> padded_d_columns_;  // where the output's rows are no whole number of vectors
+  Buffer<T> panels_;         // columns, packed for S
+  Buffer<T> columns_;        // columns, sliced for d_rows
+  Buffer<T> column_factor_;  // 1 / norm
+  Buffer<T> rows_;           // rows of the chunk, divided by the temperature
+  Buffer<T> row_factor_;     // 1 / norm
+  Buffer<T> s_;              // S of the chunk, then W
+  Buffer<T> d_chunk_;        // d_rows of the chunk
+  Buffer<T> d_columns_;      // sliced like columns_: tiles then add to few pages, one after the other
   Buffer<int32_t> row_class_;
   Buffer<lane_int<T>> column_class_;
   Buffer<double> temperature_slope_;

@@ -101,6 +101,12 @@ int64_t vector_width(int64_t length) {
   return (length + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
 
+// Length in whole panels.
+template <class T>
+int64_t panel_width(int64_t length) {
+  return (length + kPanel<T> - 1) / kPanel<T> * kPanel<T>;
+}
+
 template <class T>
 int64_t panel_count(int64_t columns) {
   return (columns + kPanel<T> - 1) / kPanel<T>;

@@ -10,7 +10,7 @@
 // NT-Xent with class labels, other positives outside the denominator.
 #pragma once
 
-#include "rules/rule.h"
+#include "engine/rule.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 
@@ -34,6 +34,10 @@ struct InfoNce {
     if (extremes.max_negative > -std::numeric_limits<T>::infinity()) row.shift = extremes.max_negative;
     return row;
   }
+
+  // The loss depends on differences of z only, so the slope along the temperature may be measured from anywhere. From the largest
+  // negative it does not cancel: at a temperature of 1e-3, z is a thousand and the slope is the difference of such numbers.
+  T origin(const Row& row) const { return row.shift; }
 
   template <class V, class M>
   PAIRLOOM_INLINE void add(V (&sums)[kSums], V z, M, M negative, const Row& row) const {

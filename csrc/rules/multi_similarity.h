@@ -12,7 +12,7 @@
 // Reference: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019.
 #pragma once
 
-#include "rules/rule.h"
+#include "engine/rule.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 
@@ -48,6 +48,8 @@ struct MultiSimilarity {
     if (extremes.max_negative > row.keep_negatives_above) row.negative_shift = larger(T{0}, beta * (extremes.max_negative - base));
     return row;
   }
+
+  T origin(const Row&) const { return T{0}; }
 
   // Written as "not outside" so that NaN is kept and reaches the loss.
   template <class V>

@@ -13,6 +13,8 @@
 //     void add_positive(Row&, T s) const;
 //     void end(Row&) const;                                 // sets row.loss
 //     V weigh(V s, M positive, M negative, const Row&) const;                      // dL_row / ds
+//     T origin(const Row&) const;                           // 0; or, when the sum of dL/ds over a row is 0, any value near the s
+//                                                           // that weigh most: dL/dtemperature is summed over s - origin
 //     M mined_positive(V s, const Row&) const;              // which of the pairs take part (all, unless the rule mines)
 //     M mined_negative(V s, const Row&) const;
 //   };
