@@ -7,16 +7,19 @@
 
 namespace pairloom {
 
+// One kernel for each compute type.
+template <class Call>
+struct Kernel {
+  void (*f32)(const Call&, const Parallel&);
+  void (*f64)(const Call&, const Parallel&);
+};
+
 struct Kernels {
   const char* level;
-  void (*info_nce_f32)(const InfoNceCall&, const Parallel&);
-  void (*info_nce_f64)(const InfoNceCall&, const Parallel&);
-  void (*multi_similarity_f32)(const MultiSimilarityCall&, const Parallel&);
-  void (*multi_similarity_f64)(const MultiSimilarityCall&, const Parallel&);
-  void (*pairwise_f32)(const PairwiseCall&, const Parallel&);
-  void (*pairwise_f64)(const PairwiseCall&, const Parallel&);
-  void (*topk_f32)(const TopkCall&, const Parallel&);
-  void (*topk_f64)(const TopkCall&, const Parallel&);
+  Kernel<InfoNceCall> info_nce;
+  Kernel<MultiSimilarityCall> multi_similarity;
+  Kernel<PairwiseCall> pairwise_similarity;
+  Kernel<TopkCall> topk;
   double (*fma_rate)(double seconds);  // GFLOP/s of one thread on registers alone
 };
 

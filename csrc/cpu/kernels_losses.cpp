@@ -8,17 +8,13 @@
 namespace pairloom::PAIRLOOM_ISA {
 namespace {
 
-template <class T>
-void info_nce(const InfoNceCall& call, const Parallel& pool) {
-  PairLoss<T, InfoNce<T>>(call.pairs, InfoNce<T>(), pool).run();
+template <template <class> class Rule, class T, class Call>
+void run(const Call& call, const Parallel& pool) {
+  PairLoss<T, Rule<T>>(call.pairs, Rule<T>(call), pool).run();
 }
 
-template <class T>
-void multi_similarity(const MultiSimilarityCall& call, const Parallel& pool) {
-  const MultiSimilarity<T> rule{static_cast<T>(call.alpha), static_cast<T>(call.beta), static_cast<T>(call.base),
-                                static_cast<T>(call.epsilon), call.mining};
-  PairLoss<T, MultiSimilarity<T>>(call.pairs, rule, pool).run();
-}
+template <template <class> class Rule, class Call>
+constexpr Kernel<Call> kLoss = {run<Rule, float, Call>, run<Rule, double, Call>};
 
 }  // namespace
 
@@ -28,14 +24,10 @@ void multi_similarity(const MultiSimilarityCall& call, const Parallel& pool) {
 extern const Kernels table;
 const Kernels table = {
     .level = PAIRLOOM_STRING(PAIRLOOM_ISA),
-    .info_nce_f32 = info_nce<float>,
-    .info_nce_f64 = info_nce<double>,
-    .multi_similarity_f32 = multi_similarity<float>,
-    .multi_similarity_f64 = multi_similarity<double>,
-    .pairwise_f32 = pairwise_f32,
-    .pairwise_f64 = pairwise_f64,
-    .topk_f32 = topk_f32,
-    .topk_f64 = topk_f64,
+    .info_nce = kLoss<InfoNce, InfoNceCall>,
+    .multi_similarity = kLoss<MultiSimilarity, MultiSimilarityCall>,
+    .pairwise_similarity = {pairwise_f32, pairwise_f64},
+    .topk = {topk_f32, topk_f64},
     .fma_rate = fma_rate_f32,
 };
 

@@ -2,22 +2,18 @@
 // engine's (engine/pair_loss.h). A rule is a struct like this:
 //
 //   template <class T>
-//   struct SomeLoss {
-//     static constexpr bool kUsesPositiveExtremes = true;   // otherwise only max_negative is known to begin()
+//   struct SomeLoss : RuleDefaults<T> {
+//     explicit SomeLoss(const SomeLossCall&);               // its parameters
 //     static constexpr int kSums = 1;                       // how many sums over the row it needs
 //     struct Row { T loss; ... };                           // what it knows of a row; `loss` is the row's loss
 //     Row begin(const Extremes<T>&) const;                  // thresholds and shifts, from the extremes of the row
 //     void add(V (&sums)[kSums], V s, M positive, M negative, const Row&) const;   // a vector of pairs
 //     void end_sums(Row&, const T (&sums)[kSums]) const;
-//     static constexpr bool kVisitsPositives = true;        // then, for each positive of the row:
-//     void add_positive(Row&, T s) const;
 //     void end(Row&) const;                                 // sets row.loss
 //     V weigh(V s, M positive, M negative, const Row&) const;                      // dL_row / ds
-//     T origin(const Row&) const;                           // 0; or, when the sum of dL/ds over a row is 0, any value near the s
-//                                                           // that weigh most: dL/dtemperature is summed over s - origin
-//     M mined_positive(V s, const Row&) const;              // which of the pairs take part (all, unless the rule mines)
-//     M mined_negative(V s, const Row&) const;
 //   };
+//
+// and overrides of what RuleDefaults says, where it needs more.
 //
 // It is generic over the value type V: a SIMD vector on the CPU, a scalar in CUDA and in the naive driver; M is the mask that
 // comparing two V gives. `s` is the similarity, divided by the temperature where there is one. Lanes that are neither positive nor
@@ -37,6 +33,35 @@ struct Extremes {
   T min_positive = std::numeric_limits<T>::infinity();
   T max_positive = -std::numeric_limits<T>::infinity();
   T max_negative = -std::numeric_limits<T>::infinity();
+};
+
+// What most rules need not say.
+template <class T>
+struct RuleDefaults {
+  // Whether begin() looks at the extremes of the positives; otherwise only max_negative is filled in.
+  static constexpr bool kUsesPositiveExtremes = false;
+
+  // Between end_sums() and end(): add_positive() for each positive of the row.
+  static constexpr bool kVisitsPositives = false;
+  template <class Row>
+  void add_positive(Row&, T) const {}
+
+  // Which pairs take part; all, unless the rule mines.
+  template <class V, class Row>
+  PAIRLOOM_INLINE auto mined_positive(V s, const Row&) const {
+    return (s == s) | (s != s);
+  }
+  template <class V, class Row>
+  PAIRLOOM_INLINE auto mined_negative(V s, const Row&) const {
+    return (s == s) | (s != s);
+  }
+
+  // dL/dtemperature is summed over s - origin. When the sum of dL/ds over a row is 0, any value may be taken; one near the s that
+  // weigh most avoids cancellation.
+  template <class Row>
+  T origin(const Row&) const {
+    return T{0};
+  }
 };
 
 template <class T>

@@ -15,8 +15,9 @@
 namespace pairloom::PAIRLOOM_ISA {
 
 template <class T>
-struct InfoNce {
-  static constexpr bool kUsesPositiveExtremes = false;
+struct InfoNce : RuleDefaults<T> {
+  explicit InfoNce(const InfoNceCall&) {}
+
   static constexpr int kSums = 1;
   static constexpr bool kVisitsPositives = true;
 
@@ -62,15 +63,6 @@ struct InfoNce {
   PAIRLOOM_INLINE V weigh(V z, M positive, M negative, const Row& row) const {
     const V e = exp(z - row.log_negatives);
     return negative ? e * row.negative_share : positive ? -row.positive_share / (T{1} + e) : V{};
-  }
-
-  template <class V>
-  PAIRLOOM_INLINE auto mined_positive(V z, const Row&) const {
-    return (z == z) | (z != z);
-  }
-  template <class V>
-  PAIRLOOM_INLINE auto mined_negative(V z, const Row&) const {
-    return (z == z) | (z != z);
   }
 };
 

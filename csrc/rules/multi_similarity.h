@@ -17,7 +17,14 @@
 namespace pairloom::PAIRLOOM_ISA {
 
 template <class T>
-struct MultiSimilarity {
+struct MultiSimilarity : RuleDefaults<T> {
+  explicit MultiSimilarity(const MultiSimilarityCall& call)
+      : alpha(static_cast<T>(call.alpha)),
+        beta(static_cast<T>(call.beta)),
+        base(static_cast<T>(call.base)),
+        epsilon(static_cast<T>(call.epsilon)),
+        mining(call.mining) {}
+
   T alpha;
   T beta;
   T base;
@@ -26,7 +33,6 @@ struct MultiSimilarity {
 
   static constexpr bool kUsesPositiveExtremes = true;
   static constexpr int kSums = 2;  // positives, negatives
-  static constexpr bool kVisitsPositives = false;
 
   struct Row {
     T loss = 0;
@@ -48,8 +54,6 @@ struct MultiSimilarity {
     if (extremes.max_negative > row.keep_negatives_above) row.negative_shift = larger(T{0}, beta * (extremes.max_negative - base));
     return row;
   }
-
-  T origin(const Row&) const { return T{0}; }
 
   // Written as "not outside" so that NaN is kept and reaches the loss.
   template <class V>
@@ -75,7 +79,6 @@ struct MultiSimilarity {
     row.loss = row.positive_log_sum / alpha + row.negative_log_sum / beta;
   }
 
-  void add_positive(Row&, T) const {}
   void end(Row&) const {}
 
   template <class V, class M>

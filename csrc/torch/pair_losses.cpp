@@ -1,7 +1,6 @@
 // The pair losses for CPU tensors: one schema each, one way of reading the arguments that they share.
 #include <limits>
 
-#include "cpu/kernels.h"
 #include "torch/tensors.h"
 
 namespace pairloom {
@@ -72,7 +71,7 @@ class PairLossArguments {
     call.loss = &loss_;
   }
 
-  bool wide() const { return type_ == ScalarType::Double; }
+  ScalarType type() const { return type_; }
 
   Tensor loss() const {
     if (call.reduction == Reduction::none) return row_loss_;
@@ -98,7 +97,7 @@ class PairLossArguments {
     return out;
   }
   void write(Tensor& out, size_t i, double value) const {
-    if (wide()) {
+    if (type_ == ScalarType::Double) {
       static_cast<double*>(out.mutable_data_ptr())[i] = value;
     } else {
       static_cast<float*>(out.mutable_data_ptr())[i] = static_cast<float>(value);
@@ -125,7 +124,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> info_nce(const Tensor& rows, 
   arguments.call.target_is_row = true;
   arguments.call.same_label_is_positive = same_id == "positive";
   const InfoNceCall call{arguments.call};
-  (arguments.wide() ? kernels().info_nce_f64 : kernels().info_nce_f32)(call, torch_threads());
+  run(kernels().info_nce, arguments.type(), call);
   return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_temperature()};
 }
 
@@ -144,7 +143,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> multi_similarity(const Tensor& rows, 
   arguments.call.same_label_is_positive = true;
   const MultiSimilarityCall call{
       .pairs = arguments.call, .alpha = alpha, .beta = beta, .base = base, .epsilon = epsilon.value_or(0.0), .mining = epsilon.has_value()};
-  (arguments.wide() ? kernels().multi_similarity_f64 : kernels().multi_similarity_f32)(call, torch_threads());
+  run(kernels().multi_similarity, arguments.type(), call);
   return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns()};
 }
 

@@ -1,5 +1,4 @@
 // pairloom::pairwise_similarity and pairloom::topk for CPU tensors.
-#include "cpu/kernels.h"
 #include "torch/tensors.h"
 
 namespace pairloom {
@@ -11,7 +10,7 @@ Tensor pairwise_similarity(const Tensor& a, const Tensor& b, const std::string& 
   const ScalarType type = compute_type(a, b);
   Tensor out = empty({call.rows.rows, call.columns.rows}, type);
   call.out = out.mutable_data_ptr();
-  (type == ScalarType::Double ? kernels().pairwise_f64 : kernels().pairwise_f32)(call, torch_threads());
+  run(kernels().pairwise_similarity, type, call);
   return out;
 }
 
@@ -29,7 +28,7 @@ std::tuple<Tensor, Tensor> topk(const Tensor& queries, const Tensor& gallery, in
   Tensor indices = empty({call.queries.rows, k}, ScalarType::Long);
   call.scores = scores.mutable_data_ptr();
   call.indices = static_cast<int64_t*>(indices.mutable_data_ptr());
-  (type == ScalarType::Double ? kernels().topk_f64 : kernels().topk_f32)(call, torch_threads());
+  run(kernels().topk, type, call);
   return {scores, indices};
 }
 

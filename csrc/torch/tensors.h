@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/types.h"
+#include "cpu/kernels.h"
 
 namespace pairloom {
 
@@ -45,5 +46,10 @@ std::optional<Tensor> read_labels(const std::optional<Tensor>& labels, const cha
 
 // torch's own threads, lent to the core.
 Parallel torch_threads();
+
+template <class Call>
+void run(const Kernel<Call>& kernel, ScalarType type, const Call& call) {
+  (type == ScalarType::Double ? kernel.f64 : kernel.f32)(call, torch_threads());
+}
 
 }  // namespace pairloom

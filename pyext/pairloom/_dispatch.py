@@ -36,10 +36,13 @@ def needs_reference(embeddings: Tensor) -> bool:
     return embeddings.device.type != "cpu" or in_transform() or torch.onnx.is_in_onnx_export()
 
 
-@torch.compiler.assume_constant_result
 def in_transform() -> bool:
     """Whether a torch.func transform is active. Constant in a compiled graph: dynamo guards the stack of transforms."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+# What torch.compiler.assume_constant_result does; the decorator itself imports all of dynamo, which takes over a second.
+in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | None, reduction: str) -> int:
