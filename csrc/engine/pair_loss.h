@@ -38,8 +38,10 @@ void chain_rule(const T* y, T factor, T scale, bool normalized, int64_t dim, T* 
     for (int64_t k = 0; k < dim; ++k) g[k] *= scale;
     return;
   }
-  T along{0};
-  for (int64_t k = 0; k < dim; ++k) along += y[k] * g[k];
+  // `y` and `g` are padded with zeros to whole vectors.
+  vec<T> products{};
+  for (int64_t k = 0; k < dim; k += kLanes<T>) products += load(y + k) * load(g + k);
+  T along = sum_lanes<T>(products);
   along /= scale;
   for (int64_t k = 0; k < dim; ++k) g[k] = factor * (scale * g[k] - along * y[k]);
 }
@@ -150,6 +152,18 @@ class PairLoss {
 
   // The columns by depth step of d_rows = W columns: slices of kPanel components, each a stream through all columns.
   Slices<T> column_slices(int64_t first) const { return {columns_.get() + first * kPanel<T>, m_ * kPanel<T>, kPanel<T>}; }
+
+  // Column j as it was compared, from its slices where there are some.
+  void read_column(int64_t j, T* out) const {
+    if (!wants_rows_) {
+      load_row(column_matrix(), j, normalize_, out, stride_);
+      return;
+    }
+    for (int64_t k = 0; k < width_; k += kPanel<T>) {
+      const T* slice = column_slices(j).data + k * m_;
+      std::copy(slice, slice + kPanel<T>, out + k);
+    }
+  }
 
   // Components [k, k + kPanel) of the gradient of column j.
   T* d_columns(int64_t j, int64_t k) const { return d_columns_.get() + k * m_ + j * kPanel<T>; }
@@ -343,7 +357,7 @@ class PairLoss {
         for (int64_t k = 0; k < width_; k += kPanel<T>) std::copy(d_columns(j, k), d_columns(j + 1, k), g.get() + k);
         if (n_ == 0) std::fill(g.get(), g.get() + dim_, T{0});
         if (normalize_) {
-          load_row(column_matrix(), j, true, y.get(), stride_);
+          read_column(j, y.get());
           chain_rule(y.get(), column_factor_[j], T{1}, true, dim_, g.get());
         }
         for (int64_t k = 0; k < dim_; ++k) out[j * dim_ + k] = g[k] * gradient_scale_;

@@ -41,6 +41,9 @@ void copy_row(const Matrix& m, int64_t row, T* out) {
   const auto copy = [&](auto* base, auto convert) {
     const auto* source = base + row * m.row_stride;
     if (m.column_stride == 1) {
+      // Rows are read once and in order, but each may begin a new page: ask for the one after the next.
+      constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof *source);
+      for (int64_t k = 0; k < m.dim; k += kLine) __builtin_prefetch(source + 2 * m.row_stride + k);
       for (int64_t k = 0; k < m.dim; ++k) out[k] = static_cast<T>(convert(source[k]));
     } else {
       for (int64_t k = 0; k < m.dim; ++k) out[k] = static_cast<T>(convert(source[k * m.column_stride]));
