@@ -1,0 +1,105 @@
+"""What the generic tests share: every sample of every operator as test parameters. Nothing here names an operator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pairloom._registry import OpRecord, Sample, records
+
+SHAPE = (7, 10, 5)
+"""(N, M, D), three different numbers: what a dimension stands for can be told from its size."""
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def every_record(**supports: bool) -> list:
+    """Parameters: all records; with ``compile=True`` and so on only those that promise it."""
+    return [
+        pytest.param(record, id=record.name)
+        for record in records()
+        if all(getattr(record.support, name) == value for name, value in supports.items())
+    ]
+
+
+def every_sample(
+    *, differentiable: bool = False, needs_float64: bool = True, quick: int | None = None, **supports: bool
+) -> list:
+    """Parameters (record, name of the sample).
+
+    ``differentiable=True``: those with something to differentiate; ``needs_float64=False``: without near ties;
+    ``quick``: so many of each record in the default run, spread over its list, the others marked slow.
+    """
+    parameters = []
+    for (record,) in (parameter.values for parameter in every_record(**supports)):
+        samples = [
+            sample
+            for sample in record.samples()
+            if (sample.differentiable or not differentiable) and (needs_float64 or not sample.needs_float64)
+        ]
+        every = 1 if quick is None else -(-len(samples) // quick)
+        parameters += [
+            pytest.param(
+                record, sample.name, id=f"{record.name}-{sample.name}", marks=[] if i % every == 0 else pytest.mark.slow
+            )
+            for i, sample in enumerate(samples)
+        ]
+    return parameters
+
+
+def pair_losses() -> list:
+    """Parameters: records of operators that return (loss, stats, gradients)."""
+    return [pytest.param(record, id=record.name) for record in records() if record.backward is None]
+
+
+def sample_named(record: OpRecord, name: str, *, shape: tuple[int, int, int] = SHAPE, **options: object) -> Sample:
+    """One sample of a record, made with other options."""
+    return next(sample for sample in record.samples(shape=shape, **options) if sample.name == name)
+
+
+def labels_of(sample: Sample) -> list[str]:
+    """Names of the arguments that hold labels."""
+    return [
+        name
+        for name, value in sample.arguments.items()
+        if isinstance(value, Tensor) and not value.is_floating_point()
+    ]
+
+
+def embeddings_of(sample: Sample) -> list[str]:
+    """Names of the arguments that hold embeddings."""
+    return [
+        name
+        for name, value in sample.arguments.items()
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 2
+    ]
+
+
+def outputs_of(value: object) -> tuple[Tensor, ...]:
+    """The tensors that a public function returned."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+class Call(nn.Module):
+    """A public function with everything but its tensors fixed: ``module(*tensors)``."""
+
+    def __init__(self, record: OpRecord, sample: Sample) -> None:
+        super().__init__()
+        self.function = record.function
+        self.names = [name for name, value in sample.arguments.items() if isinstance(value, Tensor)]
+        self.fixed = {name: value for name, value in sample.arguments.items() if name not in self.names}
+
+    def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return self.function(**dict(zip(self.names, tensors, strict=True)), **self.fixed)
+
+
+def tensors_of(sample: Sample) -> tuple[Tensor, ...]:
+    """The arguments of `Call`."""
+    return tuple(value for value in sample.arguments.values() if isinstance(value, Tensor))
+
+
+def dynamic_shapes(sample: Sample) -> tuple[tuple[dict[int, object], ...]]:
+    """For exporters of a `Call`: N and M of every tensor argument are dynamic, D is fixed."""
+    dims = {SHAPE[0]: torch.export.Dim("n"), SHAPE[1]: torch.export.Dim("m")}
+    return (tuple({i: dims[n] for i, n in enumerate(x.shape) if n in dims} for x in tensors_of(sample)),)

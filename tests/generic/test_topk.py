@@ -1,0 +1,174 @@
+"""Top-k is the same everywhere: order by score, ties by lowest index, NaN and -inf never returned, missing places -1 and
+-inf; on every instruction-set level, for any number of threads, for one query as for a batch, in compiled graphs, exported
+programs, TorchScript and ONNX Runtime.
+
+The oracle sorts Python tuples. Entries are small integers where ties matter: every sum is exact, so equal is equal.
+"""
+
+import io
+import math
+
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import pairloom
+from pairloom.export import to_onnx
+from pairloom.testing import isa_levels, using_isa, using_threads
+from tests.generic.common import DTYPES
+
+SIMILARITIES = ("dot", "cosine", "euclidean", "squared_euclidean")
+EXACT = ("dot", "squared_euclidean")
+"""Similarities that are exact for small integers on every backend."""
+
+
+def score(x, y, similarity):
+    if similarity == "dot":
+        return sum(a * b for a, b in zip(x, y, strict=True))
+    return -sum((a - b) ** 2 for a, b in zip(x, y, strict=True))
+
+
+def oracle(queries, gallery, k, similarity):
+    """Scores and indices by sorting (score, index) in Python."""
+    scores, indices = [], []
+    for query in queries.double().tolist():
+        all_scores = [(score(query, row, similarity), j) for j, row in enumerate(gallery.double().tolist())]
+        kept = [(s, j) for s, j in all_scores if s > -math.inf]  # false for NaN
+        best = sorted(kept, key=lambda pair: (-pair[0], pair[1]))[:k]
+        best += [(-math.inf, -1)] * (k - len(best))
+        scores.append([s for s, _ in best])
+        indices.append([j for _, j in best])
+    return torch.tensor(scores).reshape(len(queries), k), torch.tensor(indices, dtype=torch.int64).reshape(len(queries), k)
+
+
+def integers(*shape, seed=0, largest=2):
+    return torch.randint(-largest, largest + 1, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def with_strange_rows(x, seed):
+    """Some rows NaN, some infinite in one entry."""
+    x = x.clone()
+    kinds = torch.randint(0, 8, (len(x),), generator=torch.Generator().manual_seed(seed))
+    x[kinds == 1] = torch.nan
+    x[kinds == 2, 0] = torch.inf
+    x[kinds == 3, -1] = -torch.inf
+    return x
+
+
+def assert_topk(found, expected):
+    assert torch.equal(found[1], expected[1])
+    torch.testing.assert_close(found[0].double(), expected[0].double(), rtol=0, atol=0)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    q=st.integers(0, 9),
+    m=st.sampled_from((0, 1, 3, 15, 16, 17, 64, 255, 256, 257, 700)),
+    d=st.sampled_from((1, 2, 5, 17)),
+    k=st.sampled_from((0, 1, 2, 5, 64, 65, 200, 1000)),
+    similarity=st.sampled_from(EXACT),
+    dtype=st.sampled_from(DTYPES),
+    strange=st.booleans(),
+    level=st.sampled_from(isa_levels()),
+    threads=st.sampled_from((1, 2)),
+    seed=st.integers(0, 99),
+)
+def test_equals_a_sort_in_python(q, m, d, k, similarity, dtype, strange, level, threads, seed):
+    queries, gallery = integers(q, d, seed=seed), integers(m, d, seed=seed + 1)
+    if strange:
+        queries, gallery = with_strange_rows(queries, seed), with_strange_rows(gallery, seed + 1)
+    with using_isa(level), using_threads(threads):
+        found = pairloom.topk(queries.to(dtype), gallery.to(dtype), k, similarity=similarity)
+    assert_topk(found, oracle(queries, gallery, k, similarity))
+
+
+@pytest.mark.parametrize("level", isa_levels())
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_one_query_has_the_bits_of_the_batch(similarity, level):
+    torch.manual_seed(0)
+    for d in (3, 16, 100, 300):
+        queries, gallery = torch.randn(40, d), torch.randn(777, d)
+        gallery[5] = queries[3]
+        with using_isa(level):
+            scores, indices = pairloom.topk(queries, gallery, 20, similarity=similarity)
+            matrix = pairloom.pairwise_similarity(queries, gallery, similarity=similarity)
+            assert torch.equal(matrix.gather(1, indices), scores)
+            for i in (0, 3, 17, 39):
+                alone = pairloom.topk(queries[i : i + 1], gallery, 20, similarity=similarity)
+                assert torch.equal(alone[0][0], scores[i])
+                assert torch.equal(alone[1][0], indices[i])
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_a_score_does_not_depend_on_the_place_in_the_gallery(similarity):
+    """Equal rows tie exactly, wherever they stand: their indices come in order."""
+    torch.manual_seed(1)
+    row, queries = torch.randn(1, 77), torch.randn(5, 77)
+    gallery = torch.cat([torch.randn(1000, 77), row.expand(300, 77)])[torch.randperm(1300)]
+    copies = (gallery == row).all(1).nonzero().flatten()
+    scores, indices = pairloom.topk(queries, gallery, 1300, similarity=similarity)
+    for i in range(5):
+        places = [n for n, j in enumerate(indices[i].tolist()) if j in set(copies.tolist())]
+        assert places == list(range(places[0], places[0] + 300))
+        assert torch.equal(indices[i, places], copies)
+        assert len(scores[i, places].unique()) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_threads_split_a_large_gallery(threads):
+    """Ties across the borders between threads go to the lowest index."""
+    queries, gallery = integers(3, 4, seed=2), integers(30000, 4, seed=3)
+    with using_threads(threads):
+        for k in (1, 10, 500, 29999):
+            assert_topk(pairloom.topk(queries, gallery, k, similarity="dot"), oracle(queries, gallery, k, "dot"))
+
+
+class TopK(nn.Module):
+    def __init__(self, k: int, similarity: str):
+        super().__init__()
+        self.k = k
+        self.similarity = similarity
+
+    def forward(self, queries: torch.Tensor, gallery: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return pairloom.topk(queries, gallery, self.k, similarity=self.similarity)
+
+
+def everywhere(k, similarity, folder):
+    """The same module on every backend, as functions of (queries, gallery)."""
+    module = TopK(k, similarity).eval()
+    example = (torch.randn(3, 4), torch.randn(6, 4))
+    dynamic = ({0: torch.export.Dim("q")}, {0: torch.export.Dim("m")})
+    yield "eager", module
+    torch._dynamo.reset()
+    yield "compile", torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(module), buffer)
+    buffer.seek(0)
+    yield "torchscript", torch.jit.load(buffer)
+    yield "export", torch.export.export(module, example, dynamic_shapes=dynamic).module()
+    path = to_onnx(module, example, folder / "topk.onnx", dynamic_shapes=dynamic, dynamic_batch=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    def onnx(queries, gallery):
+        names = [node.name for node in session.get_inputs()]
+        outputs = session.run(None, dict(zip(names, (queries.numpy(), gallery.numpy()), strict=True)))
+        return tuple(torch.as_tensor(output) for output in outputs)
+
+    yield "onnx", onnx
+
+
+@pytest.mark.parametrize("similarity", EXACT)
+def test_every_backend_gives_the_same(similarity, tmp_path):
+    k = 9
+    for name, function in everywhere(k, similarity, tmp_path):
+        for seed, (q, m) in enumerate([(5, 40), (1, 300), (4, 2), (6, 9)]):
+            queries, gallery = integers(q, 4, seed=seed), integers(m, 4, seed=seed + 50)
+            if seed % 2 == 0:
+                queries, gallery = with_strange_rows(queries, seed), with_strange_rows(gallery, seed + 9)
+            try:
+                assert_topk(function(queries, gallery), oracle(queries, gallery, k, similarity))
+            except AssertionError as error:
+                raise AssertionError(f"{name}, {q} queries, {m} rows: {error}") from error
