@@ -32,7 +32,9 @@ def show(name: str, comparisons: list[Comparison]) -> None:
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help=f"Which ones; all of {', '.join(NAMES)} when left out.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Which ones; all of {', '.join(NAMES)} when left out.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads for everybody.")] = torch.get_num_threads(),
     repeats: Annotated[int, typer.Option(help="Rounds per workload.", min=1)] = 9,
     quick: Annotated[bool, typer.Option(help="One small workload each, to see that it runs; writes no JSON.")] = False,

@@ -132,7 +132,9 @@ def machine() -> dict[str, Any]:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        model = next((line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line), model)
+        model = next(
+            (line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line), model
+        )
     sha = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent)
     return {
         "cpu": model,

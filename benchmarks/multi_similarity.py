@@ -45,7 +45,14 @@ def run(*, quick: bool, repeats: int) -> list[Comparison]:
             contenders["pytorch-metric-learning"] = lambda: metric_learning(x, labels, miner(x, labels))
         results.append(
             compare(
-                {"op": "multi_similarity", "N": n, "D": dim, "classes of": 4, "mining": True, "pass": "forward + backward"},
+                {
+                    "op": "multi_similarity",
+                    "N": n,
+                    "D": dim,
+                    "classes of": 4,
+                    "mining": True,
+                    "pass": "forward + backward",
+                },
                 {name: lambda f=f: torch.autograd.grad(f(), x) for name, f in contenders.items()},
                 flops=6.0 * n * n * dim,
                 repeats=repeats if n <= 512 else max(3, repeats // 2),

@@ -15,9 +15,14 @@ from benchmarks.harness import Comparison, compare
 
 def onnxruntime_topk(gallery: torch.Tensor, k: int) -> Callable[[np.ndarray], object]:
     """Scores and ids of MatMul + TopK in ONNX Runtime, on as many threads as torch uses."""
-    weights = helper.make_tensor("gallery", TensorProto.FLOAT, list(gallery.T.shape), gallery.T.contiguous().numpy().tobytes(), raw=True)
+    weights = helper.make_tensor(
+        "gallery", TensorProto.FLOAT, list(gallery.T.shape), gallery.T.contiguous().numpy().tobytes(), raw=True
+    )
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["queries", "gallery"], ["all"]), helper.make_node("TopK", ["all", "k"], ["scores", "ids"])],
+        [
+            helper.make_node("MatMul", ["queries", "gallery"], ["all"]),
+            helper.make_node("TopK", ["all", "k"], ["scores", "ids"]),
+        ],
         "topk",
         [helper.make_tensor_value_info("queries", TensorProto.FLOAT, ["Q", gallery.shape[1]])],
         [
@@ -44,7 +49,15 @@ def run(*, quick: bool, repeats: int) -> list[Comparison]:
         array = queries.numpy()
         results.append(
             compare(
-                {"op": "topk", "queries": count, "gallery": size, "D": dim, "k": k, "dtype": "float32", "similarity": "dot"},
+                {
+                    "op": "topk",
+                    "queries": count,
+                    "gallery": size,
+                    "D": dim,
+                    "k": k,
+                    "dtype": "float32",
+                    "similarity": "dot",
+                },
                 {
                     "pairloom": lambda q=queries: pairloom.topk(q, gallery, k, similarity="dot"),
                     "onnxruntime": lambda q=array: served(q),

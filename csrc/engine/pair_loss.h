@@ -26,7 +26,7 @@ constexpr int64_t kChunkRows = 2 * kBlockRows;
 // Columns per pass over a tile of S while it is in the second-level cache.
 constexpr int64_t kColumnBlock = 512;
 // Columns per depth step of d_rows += W columns.
-constexpr int64_t kWeightBlock = 256;
+constexpr int64_t kWeightBlock = 128;
 // Columns of d_columns that a thread takes at least, and that it works on together: whole tiles, and whole vectors of W.
 constexpr int64_t kColumnUnit = 48;
 constexpr int64_t kColumnsTogether = 4 * kColumnUnit;
