@@ -35,7 +35,7 @@ class Timing:
 
 @dataclass
 class Comparison:
-    """One workload: who took how long, and how many times faster the first contender was (median of the paired ratios)."""
+    """One workload: who took how long, and how many times faster the first contender was (median of paired ratios)."""
 
     workload: dict[str, Any]
     flops: float
@@ -66,8 +66,9 @@ def compare(
 ) -> Comparison:
     """Run each contender once to warm up, then `repeats` rounds of all of them in turn.
 
-    Taking turns lets a slow moment of the machine hit everybody; the ratio of a round compares neighbours in time, and the median
-    over rounds ignores the odd ones. The limit is measured before and after, on the same threads; the better one counts.
+    Taking turns lets a slow moment of the machine hit everybody; the ratio of a round compares neighbours in time, and
+    the median over rounds ignores the odd ones. The limit is measured before and after, on the same threads; the better
+    one counts.
     """
     threads = torch.get_num_threads()
     for run in contenders.values():
@@ -109,8 +110,9 @@ def _summary(name: str, seconds: list[float]) -> Timing:
 def peak_extra_mb(script: str) -> float:
     """MiB that `work()` of a script adds to the process, at its peak, beyond inputs and results.
 
-    The script runs in a process of its own. It must define `prepare()`, which allocates the inputs and anything the work's
-    results will fill, and `work(prepared)`, which returns the results; their size is taken off.
+    The script runs in a process of its own. It must define `prepare()`, which allocates the inputs, and
+    `work(prepared)`, which returns the results; their size is taken off. `warm()`, if there, gives small inputs for a
+    first call.
     """
     probe = f"""
 import resource, torch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from pytorch_metric_learning.losses import MultiSimilarityLoss
@@ -27,35 +29,34 @@ def dense(embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (pull + push).mean()
 
 
+def contenders(n: int, dim: int) -> dict[str, Callable[[], object]]:
+    x = torch.randn(n, dim, requires_grad=True)
+    labels = torch.arange(n) // 4
+    compiled = torch.compile(dense)
+    miner, metric_learning = MultiSimilarityMiner(EPSILON), MultiSimilarityLoss(ALPHA, BETA, BASE)
+    losses = {
+        "pairloom": lambda: multi_similarity(x, labels, alpha=ALPHA, beta=BETA, base=BASE, epsilon=EPSILON),
+        "eager": lambda: dense(x, labels),
+        "compile": lambda: compiled(x, labels),
+    }
+    if n <= 4096:  # beyond, its index tuples take too long
+        losses["pytorch-metric-learning"] = lambda: metric_learning(x, labels, miner(x, labels))
+
+    def step(loss: Callable[[], torch.Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(loss(), x)
+
+    return {name: step(loss) for name, loss in losses.items()}
+
+
 def run(*, quick: bool, repeats: int) -> list[Comparison]:
     torch.manual_seed(0)
     torch._dynamo.reset()
-    compiled = torch.compile(dense)
-    miner, metric_learning = MultiSimilarityMiner(EPSILON), MultiSimilarityLoss(ALPHA, BETA, BASE)
-    results = []
-    for n, dim in [(512, 64)] if quick else [(512, 128), (4096, 128), (8192, 256)]:
-        x = torch.randn(n, dim, requires_grad=True)
-        labels = torch.arange(n) // 4
-        contenders = {
-            "pairloom": lambda: multi_similarity(x, labels, alpha=ALPHA, beta=BETA, base=BASE, epsilon=EPSILON),
-            "eager": lambda: dense(x, labels),
-            "compile": lambda: compiled(x, labels),
-        }
-        if n <= 4096:
-            contenders["pytorch-metric-learning"] = lambda: metric_learning(x, labels, miner(x, labels))
-        results.append(
-            compare(
-                {
-                    "op": "multi_similarity",
-                    "N": n,
-                    "D": dim,
-                    "classes of": 4,
-                    "mining": True,
-                    "pass": "forward + backward",
-                },
-                {name: lambda f=f: torch.autograd.grad(f(), x) for name, f in contenders.items()},
-                flops=6.0 * n * n * dim,
-                repeats=repeats if n <= 512 else max(3, repeats // 2),
-            )
+    return [
+        compare(
+            {"op": "multi_similarity", "N": n, "D": dim, "class size": 4, "mining": True, "pass": "forward + backward"},
+            contenders(n, dim),
+            flops=6.0 * n * n * dim,
+            repeats=repeats if n <= 512 else max(3, repeats // 2),
         )
-    return results
+        for n, dim in ([(512, 64)] if quick else [(512, 128), (4096, 128), (8192, 256)])
+    ]

@@ -41,7 +41,7 @@ def in_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-# What torch.compiler.assume_constant_result does; the decorator itself imports all of dynamo, which takes over a second.
+# What torch.compiler.assume_constant_result does; the decorator itself imports all of dynamo: over a second.
 in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
