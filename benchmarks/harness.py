@@ -115,15 +115,15 @@ def peak_extra_mb(script: str) -> float:
     first call.
     """
     probe = f"""
-import resource, torch
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+import torch
+from pairloom.testing import peak_memory_mb
 {script}
 prepared = prepare()
 work(warm()) if 'warm' in globals() else None
-before = peak()
+before = peak_memory_mb()
 results = work(prepared)
 held = sum(t.numel() * t.element_size() for t in results) / 2**20
-print(peak() - before - held)
+print(peak_memory_mb() - before - held)
 """
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     return max(0.0, float(done.stdout.strip().splitlines()[-1]))

@@ -10,17 +10,13 @@ import sys
 import pytest
 
 PROGRAM = """
-import json, resource, sys
+import json
 import torch
 from pairloom._registry import records
-from pairloom.testing import evaluate_record, using_threads
+from pairloom.testing import evaluate_record, peak_memory_mb, using_threads
 
 shape = (6144, 6144, 32)
 matrix = shape[0] * shape[1] * 4
-
-
-def megabytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def holds_the_matrix(record, name):
@@ -38,9 +34,9 @@ with using_threads(2):
     for record in records():
         for sample in list(record.samples(shape=shape))[::3]:
             if not holds_the_matrix(record, sample.name):
-                before = megabytes()
+                before = peak_memory_mb()
                 evaluate_record(record, sample)
-                found[f"{record.name}-{sample.name}"] = megabytes() - before
+                found[f"{record.name}-{sample.name}"] = peak_memory_mb() - before
 print(json.dumps({"matrix": matrix / 2**20, "found": found}))
 """
 
@@ -58,3 +54,17 @@ def test_far_below_the_matrix(measured):
     assert len(measured["found"]) > 12
     # Inputs, gradients and packed copies are below 1 MiB each; one chunk of the matrix is 8 MiB.
     assert total < 64, measured["found"]
+
+
+def test_the_probe_sees_a_matrix():
+    # A measurement that cannot fail proves nothing: the dense formula must show up in it.
+    program = """
+import torch
+from pairloom.testing import peak_memory_mb
+x = torch.randn(6144, 32)
+before = peak_memory_mb()
+(x @ x.T).exp()
+print(peak_memory_mb() - before)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 144

@@ -4,6 +4,7 @@
     evaluate    one call as a dictionary of outputs and gradients, and the same call through a float64 reference
     rounding    how far a result may be from the exact one, derived from D, the number of pairs, and the inputs
     run modes   instruction-set level and number of threads, restored afterwards
+    memory      the most that this process has held
 
 Example:
     >>> import torch, pairloom
@@ -35,6 +36,7 @@ from pairloom.testing._inputs import (
     laid_out,
     relabelled,
 )
+from pairloom.testing._memory import peak_memory_mb
 from pairloom.testing._modes import isa_levels, using_isa, using_threads
 from pairloom.testing._rounding import UNITS, assert_within, rounding_bounds
 
@@ -53,6 +55,7 @@ __all__ = [
     "evaluate_reference",
     "isa_levels",
     "laid_out",
+    "peak_memory_mb",
     "relabelled",
     "rounding_bounds",
     "using_isa",
