@@ -61,9 +61,7 @@ def sample_named(record: OpRecord, name: str, *, shape: tuple[int, int, int] = S
 def labels_of(sample: Sample) -> list[str]:
     """Names of the arguments that hold labels."""
     return [
-        name
-        for name, value in sample.arguments.items()
-        if isinstance(value, Tensor) and not value.is_floating_point()
+        name for name, value in sample.arguments.items() if isinstance(value, Tensor) and not value.is_floating_point()
     ]
 
 

@@ -81,7 +81,9 @@ def test_no_positives_or_no_negatives(record, label):
         start = 0
         for name in labels_of(sample):
             size = len(sample.arguments[name])
-            sample.arguments[name] = torch.arange(start, start + size) if label == "distinct" else torch.zeros(size).long()
+            sample.arguments[name] = (
+                torch.arange(start, start + size) if label == "distinct" else torch.zeros(size).long()
+            )
             start += size
         ours, wanted = evaluate_record(record, sample), evaluate_reference(record, sample)
         for name, value in ours.items():

@@ -20,7 +20,9 @@ def renamed(sample, rename):
     names = labels_of(sample)
     parts = [sample.arguments[name].to(torch.int64) for name in names]
     renamed_parts = rename(torch.cat(parts)).split([len(part) for part in parts])
-    return Sample(sample.name, {**sample.arguments, **dict(zip(names, renamed_parts, strict=True))}, sample.differentiable)
+    return Sample(
+        sample.name, {**sample.arguments, **dict(zip(names, renamed_parts, strict=True))}, sample.differentiable
+    )
 
 
 def labelled_samples(record, **options):
@@ -51,7 +53,9 @@ def test_neighbouring_64_bit_ids_differ(record):
     for start in (2**24, 2**53, 2**62, -(2**63), 2**63 - 2000, -(2**53) - 5):
         for sample in labelled_samples(record):
             sample.arguments["ignore_index"] = None
-            assert_same_bits(record, sample, renamed(sample, lambda labels, start=start: labels.clamp(min=-1) + 1 + start))
+            assert_same_bits(
+                record, sample, renamed(sample, lambda labels, start=start: labels.clamp(min=-1) + 1 + start)
+            )
 
 
 @pytest.mark.parametrize("value", [-100, 0, 2**63 - 1, -(2**63)])

@@ -41,7 +41,9 @@ def oracle(queries, gallery, k, similarity):
         best += [(-math.inf, -1)] * (k - len(best))
         scores.append([s for s, _ in best])
         indices.append([j for _, j in best])
-    return torch.tensor(scores).reshape(len(queries), k), torch.tensor(indices, dtype=torch.int64).reshape(len(queries), k)
+    return torch.tensor(scores).reshape(len(queries), k), torch.tensor(indices, dtype=torch.int64).reshape(
+        len(queries), k
+    )
 
 
 def integers(*shape, seed=0, largest=2):

@@ -83,9 +83,7 @@ def test_half_precision_beats_plain_torch_of_that_dtype(record, name, dtype):
         ours = evaluate_record(record, sample)
         with computed_in(dtype):
             plain = evaluate_reference(record, sample)
-        wanted, bounds = rounding_bounds(
-            exact(record, sample), sample.arguments, depth=d, terms=max(n, m)
-        )
+        wanted, bounds = rounding_bounds(exact(record, sample), sample.arguments, depth=d, terms=max(n, m))
         for key in bounds:
             assert ours[key].shape == wanted[key].shape
             size = float(wanted[key].abs().max()) if wanted[key].numel() else 0.0
