@@ -1,4 +1,4 @@
-"""Cases on retrieval: what is missing, ties, large k, one exported graph. The oracle for every backend: tests/generic/test_topk.py."""
+"""Cases on retrieval: what is missing, ties, large k, one exported graph. Every backend: tests/generic/test_topk.py."""
 
 import onnxruntime
 import pytest
@@ -88,7 +88,7 @@ class TestL28LargeK:
 
 
 class TestL29OneGraphFromItemsToIds:
-    """Encoder, normalisation, scores and top-k in one ONNX file with a dynamic batch: the ids of eager, ties included."""
+    """Encoder, scores and top-k in one ONNX file with a dynamic batch: the ids of eager, ties included."""
 
     def test_onnx(self, tmp_path):
         torch.manual_seed(0)

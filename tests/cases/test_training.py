@@ -64,7 +64,7 @@ class TestL23SecondDerivative:
 
     @pytest.mark.parametrize("loss", [MultiSimilarityLoss(), InfoNCELoss()], ids=["multi_similarity", "info_nce"])
     def test_under_compile_torch_refuses(self, loss):
-        """torch says so for every compiled function; a penalty without its second derivative would be silently wrong."""
+        """As for every compiled function; a penalty without its second derivative would be silently wrong."""
         torch._dynamo.reset()
         x, other = torch.randn(6, 4, requires_grad=True), torch.arange(6) // 2
         other = torch.randn(6, 4) if isinstance(loss, InfoNCELoss) else other
@@ -107,7 +107,7 @@ class TestL26LearnedTemperature:
 
 
 class TestL27HowManyNegativesWereThere:
-    """Statistics of the same pass: positives, negatives, anchors without positive, top-1 accuracy, mean similarities."""
+    """Statistics of the same pass: pairs, anchors without positive, top-1 accuracy, mean similarities."""
 
     def test_multi_similarity(self):
         angles = torch.tensor([0.0, 10.0, 90.0, 100.0, 200.0]) * math.pi / 180

@@ -1,4 +1,4 @@
-"""The same call gives the same bits: again, with 1, 2 and 7 threads, with statistics, and from several Python threads at once.
+"""The same call gives the same bits: again, with 1, 2 and 7 threads, with statistics, from several threads at once.
 
 Gradients that torch's own matrix products make (similarity, top-k) are left out where the number of threads changes.
 """
@@ -68,7 +68,7 @@ def test_wanting_no_gradient_changes_no_bit(record):
 
 @pytest.mark.parametrize("record", every_record())
 def test_calls_from_several_python_threads(record):
-    samples = [sample for sample in record.samples(shape=(70, 90, 16))][:8]
+    samples = list(record.samples(shape=(70, 90, 16)))[:8]
     expected = [evaluate_record(record, sample) for sample in samples]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):

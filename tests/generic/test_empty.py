@@ -1,4 +1,4 @@
-"""Nothing to compute is not an error: empty batches, empty galleries, nothing but ignored rows, no positives, no negatives.
+"""Nothing to compute is not an error: empty batches and galleries, only ignored rows, no positives, no negatives.
 The value is defined, the graph is alive, and the gradient is exactly 0 where there is nothing to learn."""
 
 import pytest

@@ -1,5 +1,5 @@
-"""Values and gradients stay finite and right where exponentials are extreme: temperature 1e-3, logits of 1e3, zero rows,
-equal rows, in every dtype and on every instruction-set level."""
+"""Values and gradients stay finite and right where exponentials are extreme: temperature 1e-3, logits of 1e3, zero
+rows, equal rows, in every dtype and on every instruction-set level."""
 
 import inspect
 
@@ -25,7 +25,7 @@ N, M, D = 9, 13, 8
 
 
 def extreme(record, name, kind, dtype, logit, seed):
-    """A sample with rows of one kind, the lowest temperature, and similarities up to ``logit`` where rows are not normalised."""
+    """A sample with rows of one kind, the lowest temperature, and dot products up to ``logit``."""
     sample = sample_named(record, name, shape=(N, M, D), dtype=dtype, seed=seed)
     arguments = dict(sample.arguments)
     for i, embedding in enumerate(embeddings_of(sample)):

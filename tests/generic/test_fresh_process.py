@@ -1,5 +1,5 @@
-"""Saved models run in a new process that knows nothing of this package but the operator library: TorchScript, torch.export
-and AOTInductor, each loaded after one ``torch.ops.load_library`` and equal to eager."""
+"""Saved models run in a new process that knows nothing of this package but the operator library: TorchScript,
+torch.export and AOTInductor, each loaded after one ``torch.ops.load_library`` and equal to eager."""
 
 import inspect
 import subprocess

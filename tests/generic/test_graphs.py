@@ -1,4 +1,4 @@
-"""torch.compile: one graph with the operator in it, for every size, equal to eager; torch.export keeps sizes dynamic."""
+"""torch.compile: one graph for every size, equal to eager; torch.export holds the operator and keeps sizes dynamic."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
-"""Labels are names: any injective renaming, in any integer dtype, leaves every bit of the result alone; ignored rows leave
-as if they had never been in the batch."""
+"""Labels are names: any injective renaming, in any integer dtype, leaves every bit of the result alone; ignored rows
+leave as if they had never been in the batch."""
 
 import pytest
 import torch

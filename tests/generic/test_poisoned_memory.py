@@ -1,5 +1,5 @@
-"""No result depends on what memory held before: the same calls give the same bits after blocks of many sizes were filled with
-NaN and given back to the allocator, which hands them out again."""
+"""No result depends on what memory held before: the same calls give the same bits after blocks of many sizes were
+filled with NaN and given back to the allocator, which hands them out again."""
 
 import pytest
 import torch

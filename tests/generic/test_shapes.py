@@ -1,5 +1,5 @@
-"""Any number of rows and dimensions, any strides, mixed dtypes, every instruction-set level: sizes are drawn at and beside
-the edges of tiles, panels and blocks, every tensor gets a layout of its own with poison around it."""
+"""Any number of rows and dimensions, any strides, mixed dtypes, every instruction-set level: sizes are drawn at and
+beside the edges of tiles, panels and blocks, every tensor gets a layout of its own with poison around it."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Statistics equal a count pair by pair: in Python loops for the losses known here, and for every loss the reference's."""
+"""Statistics equal a count pair by pair in Python loops for the losses known here, and those of the reference."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""Top-k is the same everywhere: order by score, ties by lowest index, NaN and -inf never returned, missing places -1 and
--inf; on every instruction-set level, for any number of threads, for one query as for a batch, in compiled graphs, exported
-programs, TorchScript and ONNX Runtime.
+"""Top-k is the same everywhere: order by score, ties by lowest index, NaN and -inf never returned, missing places -1
+and -inf; on every instruction-set level, for any number of threads, for one query as for a batch, in compiled graphs,
+exported programs, TorchScript and ONNX Runtime.
 
 The oracle sorts Python tuples. Entries are small integers where ties matter: every sum is exact, so equal is equal.
 """

@@ -87,7 +87,7 @@ def test_half_precision_beats_plain_torch_of_that_dtype(record, name, dtype):
         for key in bounds:
             assert ours[key].shape == wanted[key].shape
             size = float(wanted[key].abs().max()) if wanted[key].numel() else 0.0
-            # Plain torch may be right by luck: what float32 sums, and rounding the gradient once, cost is always allowed.
+            # Plain torch may be right by luck: float32 sums and one rounding of the gradient are always allowed.
             once = UNITS[ours[key].dtype] * size
             times = 3 if key.startswith("d_") else 2
             assert error(ours[key], wanted[key]) <= max(times * error(plain[key], wanted[key]), bounds[key] + once), key

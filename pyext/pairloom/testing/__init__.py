@@ -1,6 +1,6 @@
 """What the package's own tests are made of, public so that your own rules and operators can be tested the same way.
 
-    inputs      rows of many kinds, tensors in every memory layout, labels of every integer dtype, sizes around tile edges
+    inputs      rows of many kinds, tensors in every memory layout, labels of every dtype, sizes around tile edges
     evaluate    one call as a dictionary of outputs and gradients, and the same call through a float64 reference
     rounding    how far a result may be from the exact one, derived from D, the number of pairs, and the inputs
     run modes   instruction-set level and number of threads, restored afterwards

@@ -64,5 +64,5 @@ def widen(arguments: Mapping[str, Any], dtype: torch.dtype = torch.float64) -> d
 @contextmanager
 def computed_in(dtype: torch.dtype) -> Iterator[None]:
     """References compute in ``dtype`` inside: what a user who writes the formula in plain torch of that dtype gets."""
-    with mock.patch.object(reference_similarity, "compute_dtype", lambda *_: dtype):
+    with mock.patch.object(reference_similarity, "compute_dtype", return_value=dtype):
         yield

@@ -1,4 +1,4 @@
-"""Inputs that find mistakes: sizes where tiles end, rows of every kind, tensors in every layout, labels of every dtype."""
+"""Inputs that find mistakes: sizes where tiles end, rows of every kind, tensors in any layout, labels of any dtype."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ sqrt(D) u |x| |y| (Higham and Mary 2019; D u at the very worst), and each entry 
 it is a sum of. What that means for a loss depends on the loss and on the inputs: low temperatures, cancellation and
 nearly equal rows make it more, saturation makes it less. So it is not derived but tried out. The exact result is
 computed in float64 for embeddings changed at random, and the largest change of the result over a few trials, times
-`SAFETY`, is what such errors may cost. Nothing has to be known of the loss. With g a normal random number, a row x is changed
-in three ways:
+`SAFETY`, is what such errors may cost. Nothing has to be known of the loss. With g a normal random number, a row x is
+changed in three ways:
 
     its entries              by the relative amount g D u
     a further entry, else 0  to g (D + max |z|) u |x|: the gradient of cosine is a difference of parallel parts; where
