@@ -19,7 +19,7 @@ from pairloom.testing import (
     rounding_bounds,
     using_isa,
 )
-from tests.generic.common import DTYPES, embeddings_of, every_record, sample_named
+from tests.generic.common import DTYPES, embeddings_of, every_record, pair_losses, sample_named
 
 EDGE = st.sampled_from((0, *TILE_EDGES))
 SMALL = st.integers(0, 20)
@@ -72,6 +72,19 @@ def test_any_shape_layout_dtype_and_level(record, data, shape, level, seed):
     assert_within(ours, *rounding_bounds(exact, sample.arguments, depth=d, terms=max(n, m), unit=unit))
     for name in sample.differentiable:
         assert ours[f"d_{name}"].dtype == sample.arguments[name].dtype
+
+
+@pytest.mark.parametrize("shape", [(2050, 30, 3), (300, 6000, 3)], ids=str)
+@pytest.mark.parametrize("record", pair_losses())
+def test_several_chunks_of_rows(record, shape):
+    """More rows than one chunk of the matrix holds, and so many columns that a chunk holds few rows."""
+    for sample in list(record.samples(shape=shape, seed=3))[::8]:
+
+        def exact(sample=sample, **arguments):
+            return evaluate_reference(record, type(sample)(sample.name, arguments, sample.differentiable))
+
+        bounds = rounding_bounds(exact, sample.arguments, depth=3, terms=max(shape), trials=1)
+        assert_within(evaluate_record(record, sample), *bounds)
 
 
 @pytest.mark.parametrize("record", every_record())
