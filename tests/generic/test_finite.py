@@ -74,7 +74,7 @@ def test_extreme_inputs(record, data, kind, dtype, logit, level, seed):
         if value.is_floating_point():
             assert not value.isnan().any(), key
             # The gradient of a very short row may be larger than float16 holds.
-            fits = wanted[key].abs() <= torch.finfo(value.dtype).max
+            fits = wanted[key].abs() <= torch.finfo(value.dtype).max / 2
             assert torch.equal(value.isinf() & fits, wanted[key].isinf() & fits), key
             if not fits[wanted[key].isfinite()].all():
                 del bounds[key]

@@ -3,7 +3,7 @@ beside the edges of tiles, panels and blocks, every tensor gets a layout of its 
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -61,10 +61,13 @@ def test_any_shape_layout_dtype_and_level(record, data, shape, level, seed):
     sample = sample_named(record, data.draw(st.sampled_from(names), label="sample"), shape=shape, seed=seed)
     sample = arranged(sample, data)
 
+    n, m, d = shape
+    # One row with itself has gradient 0, by cancellation: there is nothing to measure its rounding against.
+    assume(n > 1 or len(embeddings_of(sample)) > 1)
+
     def exact(**arguments):
         return evaluate_reference(record, type(sample)(sample.name, arguments, sample.differentiable))
 
-    n, m, d = shape
     with using_isa(level):
         ours = evaluate_record(record, sample)
     wide = all(sample.arguments[name].dtype == torch.float64 for name in embeddings_of(sample))

@@ -14,9 +14,11 @@ changed in three ways:
     another one              to g (sqrt(D) u)^(1/2) |x|, whose products move every similarity by about sqrt(D) u |x| |y|
 
 What happens after the similarities are sums over pairs: an exponential e^z is right to 8 u + u |z|, and a sum of M
-positive terms to sqrt(M) u, relative to the result: (8 + sqrt(M) + 4 max |z|) u max |result|.
+positive terms to sqrt(M) u, relative to the result: (8 + sqrt(M) + 4 max |z|) u max |result|. (The gradient of a weight
+is a difference of losses: there it is relative to the loss, where that is larger.)
 
-Nothing in the bound is fitted to a kernel. Results that are exact by definition (0 for nothing to learn) have bound 0.
+Nothing in the bound is fitted to a kernel. Results that are exact by definition (0 for nothing to learn) have bound 0,
+but for what underflows.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def rounding_bounds(
             a, b = (value[:, :-1], unchanged[name][:, :-1]) if last else (value, unchanged[name])
             changes[name] = max(changes[name], _distance(a, b))
     return result, {
-        name: SAFETY * changes[name] + (8 + terms**0.5 + SAFETY * logits) * unit * _magnitude(result[name])
+        name: SAFETY * changes[name] + (8 + terms**0.5 + SAFETY * logits) * unit * _scale(name, result)
         for name, value in result.items()
         if value.is_floating_point()
     }
@@ -103,6 +105,8 @@ def assert_within(
         assert torch.equal(value.isneginf(), wanted.isneginf()), f"{name} has -inf at other places"
         if rounded_gradients and value.dtype.itemsize == 2:
             bound += 3 * UNITS[value.dtype] * max(_magnitude(wanted), torch.finfo(value.dtype).smallest_normal)
+        limits = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32)
+        bound += limits.smallest_normal / limits.eps  # exponentials that underflow are 0
         error = _distance(value, wanted)
         assert error <= bound, (
             f"{name} is off by {error:.3g} (largest value {_magnitude(wanted):.3g}); rounding explains {bound:.3g}"
@@ -129,6 +133,11 @@ def _changed(
 def _distance(a: Tensor, b: Tensor) -> float:
     finite = a.isfinite() & b.isfinite()
     return float((a.double() - b.double()).abs()[finite].max()) if bool(finite.any()) else 0.0
+
+
+def _scale(name: str, result: Evaluation) -> float:
+    of_losses = name.startswith("d_") and result[name].dim() < 2
+    return max(_magnitude(result[name]), _magnitude(result["output0"]) if of_losses else 0.0)
 
 
 def _magnitude(x: Tensor) -> float:
