@@ -355,7 +355,7 @@ class PairLoss {
       Buffer<T> g(stride_);
       for (int64_t j = begin * kPanel<T>; j < std::min(end * kPanel<T>, m_); ++j) {
         for (int64_t k = 0; k < width_; k += kPanel<T>) std::copy(d_columns(j, k), d_columns(j + 1, k), g.get() + k);
-        if (n_ == 0) std::fill(g.get(), g.get() + dim_, T{0});
+        if (n_ == 0) std::fill(g.get(), g.get() + stride_, T{0});  // nothing was added to the slices
         if (normalize_) {
           read_column(j, y.get());
           chain_rule(y.get(), column_factor_[j], T{1}, true, dim_, g.get());

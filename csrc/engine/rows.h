@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 
 #include "core/simd.h"
 #include "core/types.h"
@@ -62,7 +63,7 @@ void copy_row(const Matrix& m, int64_t row, T* out) {
   }
 }
 
-// 1 / |x|, or 0 for a row that counts as zero. Squares are summed in double: no overflow, no vanishing norm.
+// 1 / |x|, or 0 for a row that counts as zero. Squares are summed in double, and scaled where even that overflows.
 template <class T>
 T inverse_norm(const T* x, int64_t dim) {
   double sums[8] = {};
@@ -72,7 +73,13 @@ T inverse_norm(const T* x, int64_t dim) {
   }
   for (; k < dim; ++k) sums[0] += static_cast<double>(x[k]) * static_cast<double>(x[k]);
   const double norm = std::sqrt(((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7])));
-  return norm < kNormFloor ? T{0} : static_cast<T>(1.0 / norm);
+  if (norm <= std::numeric_limits<double>::max()) return norm < kNormFloor ? T{0} : static_cast<T>(1.0 / norm);
+  // The squares overflowed (or there is an infinity or a NaN, which the same steps pass on).
+  double largest = 0;
+  for (k = 0; k < dim; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[k])));
+  double sum = 0;
+  for (k = 0; k < dim; ++k) sum += static_cast<double>(x[k]) / largest * (static_cast<double>(x[k]) / largest);
+  return static_cast<T>(1.0 / largest / std::sqrt(sum));
 }
 
 // Row `row` of m as the similarity wants it, padded with zeros to `padded`. Returns the factor that was applied.
