@@ -16,6 +16,7 @@ matplotlib.use("Agg")  # writes files, needs no screen
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 RIGHT, WRONG, NEUTRAL = "#0072B2", "#D55E00", "#444444"
 FAILURES = 3
@@ -47,12 +48,11 @@ def draw(
     """
     typical, worst, imperfect = choose_queries(labels, neighbours, seed)
     depth = neighbours.shape[1]
-    figure = plt.figure(figsize=(11, 7), dpi=110, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)
+    figure = plt.figure(figsize=(11, 7), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04))
     figure.suptitle(TITLE, fontsize=13, weight="bold")
     figure.supxlabel(LEGEND, fontsize=9)
-    left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1), wspace=0.06)
-    top, bottom = left.subfigures(2, 1, height_ratios=(len(typical) + 0.6, FAILURES + 0.6))
+    left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1), wspace=0.06, squeeze=False).flat
+    top, bottom = left.subfigures(2, 1, height_ratios=(len(typical) + 0.6, FAILURES + 0.6), squeeze=False).flat
 
     draw_rows(top, f"A random query of each class, and its {depth} nearest", typical, images, labels, neighbours)
     if worst:

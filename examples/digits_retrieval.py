@@ -160,7 +160,8 @@ class Score(NamedTuple):
 @torch.no_grad()
 def embed(encoder: nn.Module, images: Tensor) -> Tensor:
     """Embeddings of all images, in eval mode."""
-    return encoder.eval()(images)
+    embeddings: Tensor = encoder.eval()(images)
+    return embeddings
 
 
 def judge(embeddings: Tensor, labels: Tensor) -> Score:

@@ -70,7 +70,8 @@ def main(
         table.add_column(column, justify="left" if column == "" else "right")
     for name, variant in variants.items():
         cases = [(split, seed) for split in splits for seed in range(seeds)]
-        runs = torch.stack([map_at_r(*split, variant, steps, seed) for split, seed in tqdm(cases, desc=name)])
+        bar = tqdm(cases, desc=name)
+        runs = torch.stack([map_at_r(seen, held_out, variant, steps, seed) for (seen, held_out), seed in bar])
         gains = runs[:, 2] - runs[:, 0]
         table.add_row(
             name,

@@ -122,7 +122,7 @@ def label_value(name: str, value: Any) -> None:
     """An integer, or None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise TypeError(f"{name} is {value!r}; it must be an integer, or None to switch it off")
-    if value is not None and not -(2**63) <= value < 2**63:
+    if value is not None and not -(2**63) <= int(value) < 2**63:
         raise ValueError(f"{name} is {value}; it must lie between -2**63 and 2**63 - 1, as labels do")
 
 
