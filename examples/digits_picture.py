@@ -48,7 +48,9 @@ def draw(
     """
     typical, worst, imperfect = choose_queries(labels, neighbours, seed)
     depth = neighbours.shape[1]
-    figure = plt.figure(figsize=(11, 7), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04))
+    figure = plt.figure(
+        figsize=(11, 7), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, rect=(0.01, 0.01, 0.98, 0.98))
+    )
     figure.suptitle(TITLE, fontsize=13, weight="bold")
     figure.supxlabel(LEGEND, fontsize=9)
     left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1), wspace=0.06, squeeze=False).flat
@@ -56,7 +58,9 @@ def draw(
 
     draw_rows(top, f"A random query of each class, and its {depth} nearest", typical, images, labels, neighbours)
     if worst:
-        title = f"The {len(worst)} worst of the {imperfect} queries (of {len(labels)}) with a wrong one among {depth}"
+        title = (
+            f"The {len(worst)} worst of the {imperfect} queries (of {len(labels)}) with a wrong answer among {depth}"
+        )
         draw_rows(bottom, title, worst, images, labels, neighbours)
     else:
         bottom.suptitle(f"No query of {len(labels)} has a wrong answer among its {depth}", fontsize=10)
@@ -95,7 +99,7 @@ def draw_digit(axes: Axes, image: Tensor, text: str, colour: str, line: str, wid
     axes.set(xticks=[], yticks=[])
     axes.annotate(
         text,
-        (1.1, 0.5),
+        (1.08, 0.5),
         xycoords="axes fraction",
         color=colour,
         fontsize=10,
