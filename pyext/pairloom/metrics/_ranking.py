@@ -14,8 +14,8 @@ from torch import Tensor
 from pairloom import _checks
 from pairloom.scoring import topk
 
-BLOCK_ANSWERS = 1 << 21
-"""Answers (queries times depth) ranked at once; an answer takes about 24 bytes on the way, so 50 MB."""
+BLOCK_ANSWERS = 1 << 19
+"""Answers (queries times depth) judged at once. An answer takes about 60 bytes on the way, so a block takes 30 MB."""
 
 
 class Ranked(NamedTuple):

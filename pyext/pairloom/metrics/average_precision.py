@@ -44,7 +44,7 @@ def map_at_r(
         TypeError: embeddings that are not float, labels that are not integer or bool.
         ValueError: shapes or devices that do not fit, one of gallery and gallery_labels alone, an unknown word.
 
-    Cost: 2 Q M D flops and the selection of R of M scores per query; O(Q + M) bytes and one block of answers (50 MB, or
+    Cost: 2 Q M D flops and the selection of R of M scores per query; O(Q + M) bytes and one block of answers (30 MB, or
     one query's R if that is more) beside the inputs, never the Q x M matrix.
 
     Example:

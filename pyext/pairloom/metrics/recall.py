@@ -46,7 +46,7 @@ def recall_at_k(
         ValueError: shapes or devices that do not fit, one of gallery and gallery_labels alone, k below 1, an unknown
             word.
 
-    Cost: 2 Q M D flops; O(Q + M) bytes and one block of answers (50 MB) beside the inputs, never the Q x M matrix.
+    Cost: 2 Q M D flops; O(Q + M) bytes and one block of answers (30 MB) beside the inputs, never the Q x M matrix.
 
     Example:
         >>> import torch, pairloom
