@@ -10,6 +10,7 @@ from torch import nn
 import pairloom
 from pairloom._registry import records
 from pairloom.export import Retriever, onnx_decompositions, to_aoti, to_onnx
+from pairloom.reference._rows import standard_log1p
 
 
 def run(path, *tensors):
@@ -76,6 +77,42 @@ def test_saved_programs_decompose_into_standard_operators(tmp_path):
     exported.save(tmp_path / "everything.onnx", external_data=False)
     for output, expected in zip(run(tmp_path / "everything.onnx", x, labels), Everything()(x, labels), strict=True):
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
+
+
+class TinyLosses(nn.Module):
+    """Row losses from 1e-1 down to the smallest float32 has: their logarithms of 1 + x must not round to 0."""
+
+    def forward(self, x, labels):
+        functional = pairloom.functional
+        info_nce = functional.info_nce(x, x, ids=labels, temperature=0.05, similarity="dot", reduction="none")
+        multi = functional.multi_similarity(x, labels, similarity="dot", reduction="none")
+        average = functional.multi_similarity(x, labels, beta=100.0, similarity="dot", reduction="mean_nonzero")
+        return info_nce, multi, average
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+def test_tiny_losses_stay(saved, tmp_path):
+    labels = torch.arange(12) // 2
+    x = torch.eye(6)[labels] * torch.linspace(0.1, 2.0, 12).unsqueeze(1)
+    module = TinyLosses().eval()
+    if saved:
+        program = torch.export.export(module, (x, labels)).run_decompositions(onnx_decompositions())
+    torch.onnx.export(program if saved else module, (x, labels), tmp_path / "tiny.onnx", dynamo=True, verbose=False)
+    expected = module(x, labels)
+    assert expected[0].min() < 1e-12
+    assert (expected[0] > 0).all()
+    for output, wanted in zip(run(tmp_path / "tiny.onnx", x, labels), expected, strict=True):
+        np.testing.assert_allclose(output, wanted, rtol=2e-5)
+
+
+def test_standard_log1p():
+    for dtype in (torch.float32, torch.float64):
+        # Fewer than 2,048 numbers: torch shares out more among threads, where its first logarithm may be a coarse one.
+        x = torch.cat([torch.logspace(-37, 4, 999, dtype=dtype), -torch.logspace(-37, 0, 999, dtype=dtype)])
+        x = torch.cat([x, torch.tensor([0.0, -1.0, -2.0, torch.inf, torch.nan], dtype=dtype)])
+        tolerance = 8 * torch.finfo(dtype).eps
+        torch.testing.assert_close(standard_log1p(x), torch.log1p(x), rtol=tolerance, atol=0, equal_nan=True)
 
 
 def test_every_operator_has_a_plain_body():

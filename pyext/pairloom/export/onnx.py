@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pairloom._registry import records
 from pairloom.export._common import as_tuple, batch_shapes, compare, inference
+from pairloom.reference._rows import standard_log1p
 
 STANDARD_DOMAINS = {"", "ai.onnx"}
 
@@ -100,14 +101,17 @@ def to_onnx(
 
 
 def onnx_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """Table for programs that already hold pairloom operators: the plain-torch body of each of them.
+    """Table for programs that already hold pairloom operators: the plain-torch body of each of them, and log1p.
 
     `torch.onnx.export` of a module needs no table. A saved `torch.export.ExportedProgram` does:
 
         program = torch.export.load("loss.pt2").run_decompositions(pairloom.export.onnx_decompositions())
         torch.onnx.export(program, args, "loss.onnx")
     """
-    return {record.op: record.without_kernel for record in records()}
+    return {
+        **{record.op: record.without_kernel for record in records()},
+        torch.ops.aten.log1p.default: standard_log1p,
+    }
 
 
 def _check(path: Path, module: nn.Module, args: tuple[Any, ...], tolerance: float) -> None:
