@@ -10,7 +10,7 @@ namespace {
 
 template <template <class> class Rule, class T, class Call>
 void run(const Call& call, const Parallel& pool) {
-  PairLoss<T, Rule<T>>(call.pairs, Rule<T>(call), pool).run();
+  PairLoss<T, Rule<T>, FmaProducts<T>>(call.pairs, Rule<T>(call), pool).run();
 }
 
 template <template <class> class Rule, class Call>

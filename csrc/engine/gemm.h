@@ -42,9 +42,6 @@ struct SquaredDifference {
   }
 };
 
-// Rows of C worked on together: a whole number of tiles, whose A fits the second-level cache.
-constexpr int64_t kBlockRows = 126;
-
 // How the A operand is stored: element (m, k) at a[m * stride + k] or at a[k * stride + m].
 enum class Order { rows, transposed };
 

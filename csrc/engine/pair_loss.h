@@ -14,22 +14,17 @@
 
 #include "core/buffer.h"
 #include "core/parallel.h"
-#include "engine/gemm.h"
+#include "engine/fma_products.h"
 #include "engine/pairs.h"
 #include "engine/rows.h"
 #include "engine/rule.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 
-// The depth of d_columns += W^T rows, and the least rows of a chunk.
-constexpr int64_t kChunkRows = 2 * kBlockRows;
 // Columns per pass over a tile of S while it is in the second-level cache.
 constexpr int64_t kColumnBlock = 512;
 // Columns per depth step of d_rows += W columns.
-constexpr int64_t kWeightBlock = 128;
-// Columns of d_columns that a thread takes at least, and that it works on together: whole tiles, and whole vectors of W.
-constexpr int64_t kColumnUnit = 48;
-constexpr int64_t kColumnsTogether = 4 * kColumnUnit;
+constexpr int64_t kWeightBlock = 256;
 
 // dL/dx from g = dL/dy for y = factor * scale * x (cosine: factor = 1/|x| and y on the sphere of radius scale), in place.
 template <class T>
@@ -46,8 +41,11 @@ void chain_rule(const T* y, T factor, T scale, bool normalized, int64_t dim, T* 
   for (int64_t k = 0; k < dim; ++k) g[k] = factor * (scale * g[k] - along * y[k]);
 }
 
-template <class T, class Rule>
+template <class T, class Rule, class Products>
 class PairLoss {
+  static constexpr int64_t kBlockRows = Products::kBlockRows;
+  static constexpr int64_t kChunkRows = Products::kChunkRows;
+
  public:
   PairLoss(const PairLossCall& call, const Rule& rule, const Parallel& pool)
       : call_(call),
@@ -57,20 +55,22 @@ class PairLoss {
         m_(call.self ? call.rows.rows : call.columns.rows),
         dim_(call.rows.dim),
         normalize_(call.similarity == Similarity::cosine),
-        width_(vector_width<T>(dim_)),
         stride_(padded_stride<T>(dim_)),
         s_stride_(padded_stride<T>(m_)),
         chunk_rows_(rows_per_chunk()),
         wants_rows_(call.d_rows != nullptr),
         wants_columns_(call.d_columns != nullptr || (call.self && call.d_rows != nullptr)),
-        panels_(panel_count<T>(m_) * kPanel<T> * dim_),
-        columns_(wants_rows_ ? m_ * panel_width<T>(dim_) : 0),
+        products_({.columns = m_,
+                   .dim = dim_,
+                   .chunk_rows = chunk_rows_,
+                   .s_stride = s_stride_,
+                   .wants_rows = wants_rows_,
+                   .wants_columns = wants_columns_}),
         column_factor_(wants_columns_ ? m_ : 0),
         rows_(chunk_rows_ * stride_),
         row_factor_(chunk_rows_),
-        s_(chunk_rows_ * s_stride_),
-        d_chunk_(wants_rows_ ? chunk_rows_ * stride_ : 0),
-        d_columns_(wants_columns_ ? m_ * panel_width<T>(dim_) : 0),
+        s_(in_units(chunk_rows_) * s_stride_),
+        d_chunk_(wants_rows_ ? in_units(chunk_rows_) * stride_ : 0),
         row_class_(n_),
         column_class_(call.row_labels != nullptr ? vector_width<T>(m_) : 0),
         temperature_slope_(call.d_temperature != nullptr ? n_ : 0),
@@ -84,15 +84,17 @@ class PairLoss {
     if (call_.stats != nullptr) std::fill(call_.stats, call_.stats + kStatCount, 0.0);
     for (int64_t first = 0; first < n_; first += chunk_rows_) {
       const int64_t count = std::min(chunk_rows_, n_ - first);
-      parallel_for(pool_, (count + kTileRows - 1) / kTileRows, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin * kTileRows; r < std::min(end * kTileRows, count); r += kBlockRows) {
-          rows_phase(first, r, std::min(kBlockRows, std::min(end * kTileRows, count) - r));
-        }
+      parallel_for(pool_, in_units(count) / Products::kRowUnit, [&](int64_t begin, int64_t end) {
+        const typename Products::Session session;
+        const int64_t last = std::min(end * Products::kRowUnit, count);
+        for (int64_t r = begin * Products::kRowUnit; r < last; r += kBlockRows) rows_phase(first, r, std::min(kBlockRows, last - r));
       });
       add_stats(count);
       if (wants_columns_) {
-        parallel_for(pool_, (m_ + kColumnUnit - 1) / kColumnUnit, [&](int64_t begin, int64_t end) {
-          columns_phase(begin * kColumnUnit, std::min(end * kColumnUnit, m_), count, first > 0 || call_.self);
+        constexpr int64_t kUnit = Products::kColumnUnit;
+        parallel_for(pool_, (m_ + kUnit - 1) / kUnit, [&](int64_t begin, int64_t end) {
+          const typename Products::Session session;
+          products_.d_columns(begin * kUnit, std::min(end * kUnit, m_), count, rows_.get(), s_.get(), first > 0);
         });
       }
     }
@@ -107,6 +109,8 @@ class PairLoss {
     const int64_t rows = std::clamp(fitting / kChunkRows * kChunkRows, kChunkRows, 8 * kChunkRows);
     return std::min(rows, std::max<int64_t>(n_, 1));
   }
+
+  static int64_t in_units(int64_t rows) { return (rows + Products::kRowUnit - 1) / Products::kRowUnit * Products::kRowUnit; }
 
   const Matrix& column_matrix() const { return call_.self ? call_.rows : call_.columns; }
 
@@ -127,46 +131,19 @@ class PairLoss {
   }
 
   void pack_columns() {
-    parallel_for(pool_, panel_count<T>(m_), [&](int64_t begin, int64_t end) {
-      Buffer<T> rows(kPanel<T> * stride_);
-      for (int64_t p = begin; p < end; ++p) {
-        const int64_t first = p * kPanel<T>;
-        const int64_t count = std::min(kPanel<T>, m_ - first);
+    constexpr int64_t kPack = Products::kColumnPack;
+    parallel_for(pool_, (m_ + kPack - 1) / kPack, [&](int64_t begin, int64_t end) {
+      Buffer<T> rows(kPack * stride_);
+      for (int64_t first = begin * kPack; first < std::min(end * kPack, m_); first += kPack) {
+        const int64_t count = std::min(kPack, m_ - first);
         for (int64_t j = 0; j < count; ++j) {
-          T* row = rows.get() + j * stride_;
-          const T factor = load_row(column_matrix(), first + j, normalize_, row, stride_);
+          const T factor = load_row(column_matrix(), first + j, normalize_, rows.get() + j * stride_, stride_);
           if (wants_columns_) column_factor_[first + j] = factor;
-          if (!wants_rows_) continue;
-          for (int64_t k = 0; k < width_; k += kPanel<T>) {
-            std::copy(row + k, row + k + kPanel<T>, columns_.get() + k * m_ + (first + j) * kPanel<T>);
-          }
         }
-        pack_panel(rows.get(), stride_, count, dim_, panels_.get() + first * dim_);
-        if (!call_.self || !wants_columns_) continue;
-        for (int64_t k = 0; k < width_; k += kPanel<T>) {  // both phases add to it, so it starts at zero
-          std::fill(d_columns(first, k), d_columns(first + count, k), T{0});
-        }
+        products_.pack_columns(first, count, rows.get());
       }
     });
   }
-
-  // The columns by depth step of d_rows = W columns: slices of kPanel components, each a stream through all columns.
-  Slices<T> column_slices(int64_t first) const { return {columns_.get() + first * kPanel<T>, m_ * kPanel<T>, kPanel<T>}; }
-
-  // Column j as it was compared, from its slices where there are some.
-  void read_column(int64_t j, T* out) const {
-    if (!wants_rows_) {
-      load_row(column_matrix(), j, normalize_, out, stride_);
-      return;
-    }
-    for (int64_t k = 0; k < width_; k += kPanel<T>) {
-      const T* slice = column_slices(j).data + k * m_;
-      std::copy(slice, slice + kPanel<T>, out + k);
-    }
-  }
-
-  // Components [k, k + kPanel) of the gradient of column j.
-  T* d_columns(int64_t j, int64_t k) const { return d_columns_.get() + k * m_ + j * kPanel<T>; }
 
   double weight(int64_t row) const { return pairs_.ignores(row) ? 0.0 : call_.weights != nullptr ? call_.weights[row] : 1.0; }
 
@@ -196,11 +173,13 @@ class PairLoss {
       }
     }
 
+    products_.pack_rows(r0, count, rows);
+
     LaneExtremes extremes[kBlockRows];
     for (int64_t r = 0; r < count; ++r) extremes[r] = LaneExtremes();
     for (int64_t j = 0; j < m_; j += kColumnBlock) {
       const int64_t end = std::min(j + kColumnBlock, m_);
-      gemm_packed<Dot>(rows, stride_, panels_.get() + j * dim_, dim_, panel_count<T>(end - j), s + j, s_stride_, count);
+      products_.similarities(r0, count, rows, j, end, s + j);
       for (int64_t r = 0; r < count; ++r) extremes[r].add(pairs_, first + r, j, end, s + r * s_stride_);
     }
 
@@ -216,9 +195,7 @@ class PairLoss {
     for (int64_t j = 0; j < m_; j += kWeightBlock) {
       const int64_t end = std::min(j + kWeightBlock, m_);
       for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, row[r], j, end, s + r * s_stride_);
-      if (wants_rows_) {
-        gemm_sliced<Order::rows>(s + j, s_stride_, column_slices(j), d, stride_, count, end - j, width_, j > 0);
-      }
+      if (wants_rows_) products_.d_rows(count, s + j, j, end, d, j > 0);
     }
     for (int64_t r = 0; r < count; ++r) {
       // z = s / t, so dL/dt = sum of dL/dz * -z / t.
@@ -310,57 +287,39 @@ class PairLoss {
 
   void finish_row(int64_t i, const T* y, T factor, T* g) {
     const T radius = scale(i);
+    T* out = static_cast<T*>(call_.d_rows) + i * dim_;
     if (m_ == 0) std::fill(g, g + stride_, T{0});
     if (call_.self) {  // the chain rule waits for the other role of the row
-      for (int64_t k = 0; k < dim_; ++k) d_columns(i, k / kPanel<T> * kPanel<T>)[k % kPanel<T>] += radius * g[k];
+      for (int64_t k = 0; k < dim_; ++k) out[k] = radius * g[k];
       return;
     }
     chain_rule(y, factor, radius, normalize_, dim_, g);
-    T* out = static_cast<T*>(call_.d_rows) + i * dim_;
     for (int64_t k = 0; k < dim_; ++k) out[k] = g[k] * gradient_scale_;
-  }
-
-  // d_columns of [begin, end) += W^T rows of the chunk. W is copied first, a few columns of all rows at a time: its rows are far
-  // apart, and the tiles would wait for memory at each depth step.
-  void columns_phase(int64_t begin, int64_t end, int64_t count, bool accumulate) {
-    Buffer<T> w(kChunkRows * kColumnsTogether);
-    for (int64_t j = begin; j < end; j += kColumnsTogether) {
-      const int64_t columns = std::min(kColumnsTogether, end - j);
-      for (int64_t r = 0; r < count; r += kChunkRows) {
-        const int64_t depth = std::min(kChunkRows, count - r);
-        copy_block(s_.get() + r * s_stride_ + j, depth, vector_width<T>(columns), w.get());
-        for (int64_t k = 0; k < width_; k += kPanel<T>) {
-          gemm_sliced<Order::transposed>(w.get(), kColumnsTogether, Slices<T>{rows_.get() + r * stride_ + k, kPanel<T>, stride_},
-                                         d_columns(j, k), kPanel<T>, columns, depth, std::min(kPanel<T>, width_ - k), accumulate || r > 0);
-        }
-      }
-    }
-  }
-
-  void copy_block(const T* s, int64_t rows, int64_t width, T* out) const {
-    constexpr int64_t kAhead = 8;
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = 0; j < width; j += kLanes<T>) {
-        __builtin_prefetch(s + (r + kAhead) * s_stride_ + j);
-        store(out + r * kColumnsTogether + j, load(s + r * s_stride_ + j));
-      }
-    }
   }
 
   void finish_columns() {
     if (!wants_columns_) return;
-    T* out = static_cast<T*>(call_.self ? call_.d_rows : call_.d_columns);
-    parallel_for(pool_, panel_count<T>(m_), [&](int64_t begin, int64_t end) {
+    constexpr int64_t kPack = Products::kColumnPack;
+    T* gradient = static_cast<T*>(call_.self ? call_.d_rows : call_.d_columns);
+    parallel_for(pool_, (m_ + kPack - 1) / kPack, [&](int64_t begin, int64_t end) {
       Buffer<T> y(stride_);
-      Buffer<T> g(stride_);
-      for (int64_t j = begin * kPanel<T>; j < std::min(end * kPanel<T>, m_); ++j) {
-        for (int64_t k = 0; k < width_; k += kPanel<T>) std::copy(d_columns(j, k), d_columns(j + 1, k), g.get() + k);
-        if (n_ == 0) std::fill(g.get(), g.get() + stride_, T{0});  // nothing was added to the slices
-        if (normalize_) {
-          read_column(j, y.get());
-          chain_rule(y.get(), column_factor_[j], T{1}, true, dim_, g.get());
+      Buffer<T> block(kPack * stride_);
+      for (int64_t first = begin * kPack; first < std::min(end * kPack, m_); first += kPack) {
+        const int64_t count = std::min(kPack, m_ - first);
+        if (n_ == 0) std::fill(block.get(), block.get() + count * stride_, T{0});  // no chunk came
+        if (n_ > 0) products_.read_d_columns(first, count, block.get());
+        for (int64_t j = 0; j < count; ++j) {
+          T* g = block.get() + j * stride_;
+          T* out = gradient + (first + j) * dim_;
+          if (call_.self) {
+            for (int64_t k = 0; k < dim_; ++k) g[k] += out[k];
+          }
+          if (normalize_) {
+            scaled_row(column_matrix(), first + j, column_factor_[first + j], y.get(), stride_);
+            chain_rule(y.get(), column_factor_[first + j], T{1}, true, dim_, g);
+          }
+          for (int64_t k = 0; k < dim_; ++k) out[k] = g[k] * gradient_scale_;
         }
-        for (int64_t k = 0; k < dim_; ++k) out[j * dim_ + k] = g[k] * gradient_scale_;
       }
     });
   }
@@ -446,19 +405,16 @@ class PairLoss {
   const Parallel& pool_;
   const int64_t n_, m_, dim_;
   const bool normalize_;
-  const int64_t width_;     // dim_ in whole vectors
   const int64_t stride_;    // of a padded row of embeddings
   const int64_t s_stride_;  // of a row of S
   const int64_t chunk_rows_;
   const bool wants_rows_, wants_columns_;
-  Buffer<T> panels_;         // columns, packed for S
-  Buffer<T> columns_;        // columns, sliced for d_rows
+  Products products_;
   Buffer<T> column_factor_;  // 1 / norm
   Buffer<T> rows_;           // rows of the chunk, divided by the temperature
   Buffer<T> row_factor_;     // 1 / norm
   Buffer<T> s_;              // S of the chunk, then W
   Buffer<T> d_chunk_;        // d_rows of the chunk
-  Buffer<T> d_columns_;      // sliced like columns_: tiles then add to few pages, one after the other
   Buffer<int32_t> row_class_;
   Buffer<lane_int<T>> column_class_;
   Buffer<double> temperature_slope_;

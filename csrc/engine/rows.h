@@ -82,17 +82,24 @@ T inverse_norm(const T* x, int64_t dim) {
   return static_cast<T>(1.0 / largest / std::sqrt(sum));
 }
 
-// Row `row` of m as the similarity wants it, padded with zeros to `padded`. Returns the factor that was applied.
+// Row `row` of m times `factor`, padded with zeros to `padded`.
 template <class T>
-T load_row(const Matrix& m, int64_t row, bool normalize, T* out, int64_t padded) {
+void scaled_row(const Matrix& m, int64_t row, T factor, T* out, int64_t padded) {
   copy_row(m, row, out);
-  T factor{1};
-  if (normalize) {
-    factor = inverse_norm(out, m.dim);
-    // A zero row stays exactly zero even where an entry is tiny; NaN and infinity are not hidden by a factor of 0.
+  if (factor != T{1}) {
     for (int64_t k = 0; k < m.dim; ++k) out[k] *= factor;
   }
   for (int64_t k = m.dim; k < padded; ++k) out[k] = T{0};
+}
+
+// Row `row` of m as the similarity wants it, padded with zeros to `padded`. Returns the factor that was applied.
+template <class T>
+T load_row(const Matrix& m, int64_t row, bool normalize, T* out, int64_t padded) {
+  scaled_row(m, row, T{1}, out, padded);
+  if (!normalize) return T{1};
+  // A zero row stays exactly zero even where an entry is tiny; NaN and infinity are not hidden by a factor of 0.
+  const T factor = inverse_norm(out, m.dim);
+  for (int64_t k = 0; k < m.dim; ++k) out[k] *= factor;
   return factor;
 }
 
