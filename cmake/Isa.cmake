@@ -8,10 +8,12 @@
 set(PAIRLOOM_ISA_LEVELS baseline)
 set(PAIRLOOM_ISA_FLAGS_baseline "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  list(APPEND PAIRLOOM_ISA_LEVELS avx2 avx512)
+  list(APPEND PAIRLOOM_ISA_LEVELS avx2 avx512 amx)
   set(PAIRLOOM_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
   # 512-bit vectors even where the compiler's cost model would rather stay at 256: the tile loops keep the unit busy.
   set(PAIRLOOM_ISA_FLAGS_avx512 ${PAIRLOOM_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+  # Matrix unit: float32 products in three bfloat16 parts (csrc/engine/matrix_unit.h).
+  set(PAIRLOOM_ISA_FLAGS_amx ${PAIRLOOM_ISA_FLAGS_avx512} -mamx-tile -mamx-bf16)
 endif()
 
 set(PAIRLOOM_HAVE_LEVELS "")

@@ -32,7 +32,7 @@ class Buffer {
   T& operator[](int64_t i) const { return data_[i]; }
 
  private:
-  bool large() const { return bytes_ >= uint64_t{256} << 10; }
+  bool large() const { return bytes_ >= uint64_t{64} << 10; }
 
   uint64_t bytes_;
   T* data_ = nullptr;

@@ -2,6 +2,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#if defined(__linux__) && defined(PAIRLOOM_HAVE_AMX)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "cpu/kernels.h"
 
@@ -18,11 +23,31 @@ PAIRLOOM_DECLARE_LEVEL(avx2)
 #ifdef PAIRLOOM_HAVE_AVX512
 PAIRLOOM_DECLARE_LEVEL(avx512)
 #endif
+#ifdef PAIRLOOM_HAVE_AMX
+PAIRLOOM_DECLARE_LEVEL(amx)
+#endif
 
 namespace {
 
+#ifdef PAIRLOOM_HAVE_AMX
+// Whether the processor multiplies tiles of bfloat16, the system saves tile registers, and lets this process use them: Linux wants
+// to be asked, because a thread's saved state grows by 8 KiB.
+bool may_use_matrix_unit() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  unsigned a, b, c, d;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned kBfloat16 = 1u << 22, kTiles = 1u << 24;
+  if ((d & kBfloat16) == 0 || (d & kTiles) == 0) return false;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
+
 struct Levels {
-  const Kernels* tables[3];
+  const Kernels* tables[4];
   int count = 0;
 
   Levels() {
@@ -39,6 +64,9 @@ struct Levels {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl")) {
       tables[count++] = &avx512::table;
+#ifdef PAIRLOOM_HAVE_AMX
+      if (may_use_matrix_unit()) tables[count++] = &amx::table;
+#endif
     }
 #endif
   }

@@ -2,6 +2,7 @@
 #include "cpu/kernels.h"
 #include "cpu/level.h"
 #include "engine/pair_loss.h"
+#include "engine/split_products.h"
 #include "rules/info_nce.h"
 #include "rules/multi_similarity.h"
 
@@ -10,6 +11,14 @@ namespace {
 
 template <template <class> class Rule, class T, class Call>
 void run(const Call& call, const Parallel& pool) {
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (splits_exactly(call.pairs, pool)) {
+      PairLoss<T, Rule<T>, SplitProducts>(call.pairs, Rule<T>(call), pool).run();
+      return;
+    }
+  }
+#endif
   PairLoss<T, Rule<T>, FmaProducts<T>>(call.pairs, Rule<T>(call), pool).run();
 }
 

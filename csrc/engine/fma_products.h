@@ -27,6 +27,8 @@ class FmaProducts {
   static constexpr int64_t kBlockRows = 21 * kTileRows;
   // The depth of d_columns += W^T rows, and the least rows of a chunk.
   static constexpr int64_t kChunkRows = 2 * kBlockRows;
+  // Columns per depth step of d_rows += W columns.
+  static constexpr int64_t kWeightBlock = 128;
   // Columns that are packed, and whose gradient is read, at a time; columns that a thread takes at least for d_columns.
   static constexpr int64_t kColumnPack = kPanel<T>;
   static constexpr int64_t kColumnUnit = 48;
@@ -39,9 +41,10 @@ class FmaProducts {
         columns_(sizes.wants_rows ? sizes.columns * panel_width<T>(sizes.dim) : 0),
         d_columns_(sizes.wants_columns ? sizes.columns * panel_width<T>(sizes.dim) : 0) {}
 
-  // What a thread calls before it works on products, and after.
+  // What a thread makes before it works on products.
   struct Session {
-    Session() {}
+    Session() : w(kChunkRows * kColumnsTogether) {}
+    Buffer<T> w;  // a block of W
   };
 
   // `count` columns from `first` on (a multiple of kColumnPack), as rows of `stride_` padded with zeros.
@@ -65,22 +68,22 @@ class FmaProducts {
   }
 
   // d (+)= W columns of `count` rows, over columns [j, end).
-  void d_rows(int64_t count, const T* w, int64_t j, int64_t end, T* d, bool accumulate) const {
+  void d_rows(Session&, int64_t count, const T* w, int64_t j, int64_t end, T* d, bool accumulate) const {
     const Slices<T> slices{columns_.get() + j * kPanel<T>, sizes_.columns * kPanel<T>, kPanel<T>};
     gemm_sliced<Order::rows>(w, sizes_.s_stride, slices, d, stride_, count, end - j, width_, accumulate);
   }
 
   // d_columns of [begin, end) (+)= W^T rows of the chunk. W is copied first, a few columns of all rows at a time: its rows are far
   // apart, and the tiles would wait for memory at each depth step.
-  void d_columns(int64_t begin, int64_t end, int64_t count, const T* rows, const T* s, bool accumulate) {
-    Buffer<T> w(kChunkRows * kColumnsTogether);
+  void d_columns(Session& session, int64_t begin, int64_t end, int64_t count, const T* rows, const T* s, bool accumulate) {
+    T* w = session.w.get();
     for (int64_t j = begin; j < end; j += kColumnsTogether) {
       const int64_t columns = std::min(kColumnsTogether, end - j);
       for (int64_t r = 0; r < count; r += kChunkRows) {
         const int64_t depth = std::min(kChunkRows, count - r);
-        copy_block(s + r * sizes_.s_stride + j, depth, vector_width<T>(columns), w.get());
+        copy_block(s + r * sizes_.s_stride + j, depth, vector_width<T>(columns), w);
         for (int64_t k = 0; k < width_; k += kPanel<T>) {
-          gemm_sliced<Order::transposed>(w.get(), kColumnsTogether, Slices<T>{rows + r * stride_ + k, kPanel<T>, stride_}, d_slice(j, k),
+          gemm_sliced<Order::transposed>(w, kColumnsTogether, Slices<T>{rows + r * stride_ + k, kPanel<T>, stride_}, d_slice(j, k),
                                          kPanel<T>, columns, depth, std::min(kPanel<T>, width_ - k), accumulate || r > 0);
         }
       }

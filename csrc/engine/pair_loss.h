@@ -23,8 +23,6 @@ namespace pairloom::PAIRLOOM_ISA {
 
 // Columns per pass over a tile of S while it is in the second-level cache.
 constexpr int64_t kColumnBlock = 512;
-// Columns per depth step of d_rows += W columns.
-constexpr int64_t kWeightBlock = 256;
 
 // dL/dx from g = dL/dy for y = factor * scale * x (cosine: factor = 1/|x| and y on the sphere of radius scale), in place.
 template <class T>
@@ -85,16 +83,17 @@ class PairLoss {
     for (int64_t first = 0; first < n_; first += chunk_rows_) {
       const int64_t count = std::min(chunk_rows_, n_ - first);
       parallel_for(pool_, in_units(count) / Products::kRowUnit, [&](int64_t begin, int64_t end) {
-        const typename Products::Session session;
+        typename Products::Session session;
         const int64_t last = std::min(end * Products::kRowUnit, count);
-        for (int64_t r = begin * Products::kRowUnit; r < last; r += kBlockRows) rows_phase(first, r, std::min(kBlockRows, last - r));
+        for (int64_t r = begin * Products::kRowUnit; r < last; r += kBlockRows)
+          rows_phase(session, first, r, std::min(kBlockRows, last - r));
       });
       add_stats(count);
       if (wants_columns_) {
         constexpr int64_t kUnit = Products::kColumnUnit;
         parallel_for(pool_, (m_ + kUnit - 1) / kUnit, [&](int64_t begin, int64_t end) {
-          const typename Products::Session session;
-          products_.d_columns(begin * kUnit, std::min(end * kUnit, m_), count, rows_.get(), s_.get(), first > 0);
+          typename Products::Session session;
+          products_.d_columns(session, begin * kUnit, std::min(end * kUnit, m_), count, rows_.get(), s_.get(), first > 0);
         });
       }
     }
@@ -161,7 +160,7 @@ class PairLoss {
     return total;
   }
 
-  void rows_phase(int64_t chunk_first, int64_t r0, int64_t count) {
+  void rows_phase(typename Products::Session& session, int64_t chunk_first, int64_t r0, int64_t count) {
     const int64_t first = chunk_first + r0;
     T* rows = rows_.get() + r0 * stride_;
     T* s = s_.get() + r0 * s_stride_;
@@ -192,10 +191,10 @@ class PairLoss {
     if (!wants_rows_ && !wants_columns_ && call_.d_temperature == nullptr) return;
     T slope[kBlockRows] = {};
     T* d = wants_rows_ ? d_chunk_.get() + r0 * stride_ : nullptr;
-    for (int64_t j = 0; j < m_; j += kWeightBlock) {
-      const int64_t end = std::min(j + kWeightBlock, m_);
+    for (int64_t j = 0; j < m_; j += Products::kWeightBlock) {
+      const int64_t end = std::min(j + Products::kWeightBlock, m_);
       for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, row[r], j, end, s + r * s_stride_);
-      if (wants_rows_) products_.d_rows(count, s + j, j, end, d, j > 0);
+      if (wants_rows_) products_.d_rows(session, count, s + j, j, end, d, j > 0);
     }
     for (int64_t r = 0; r < count; ++r) {
       // z = s / t, so dL/dt = sum of dL/dz * -z / t.
