@@ -27,6 +27,8 @@ class FmaProducts {
   static constexpr int64_t kBlockRows = 21 * kTileRows;
   // The depth of d_columns += W^T rows, and the least rows of a chunk.
   static constexpr int64_t kChunkRows = 2 * kBlockRows;
+  // Columns per pass over a tile of S while it is in the second-level cache.
+  static constexpr int64_t kColumnBlock = 512;
   // Columns per depth step of d_rows += W columns.
   static constexpr int64_t kWeightBlock = 128;
   // Columns that are packed, and whose gradient is read, at a time; columns that a thread takes at least for d_columns.

@@ -25,6 +25,11 @@ constexpr int kParts = 3;                       // high, middle, low
 constexpr int64_t kPartPairs = 2 * kTilePairs;  // both tiles of a part
 constexpr int64_t kStep = kParts * kPartPairs;  // one operand of one step: a 32 x 32 block of float32, split
 
+// Steps after which an operand should be used again: 24 KiB of it, half of a first-level cache.
+constexpr int64_t kDepthSteps = 4;
+constexpr int kAheadLines = 12;
+constexpr int64_t kAheadPairs = kDepthSteps * kAheadLines * 64 / static_cast<int64_t>(sizeof(Pair));  // per call
+
 // While it lives, the tile registers of this thread are 16 rows of 64 bytes.
 class TileRegisters {
  public:
@@ -45,8 +50,9 @@ class TileRegisters {
 
 // C (32 x 32) (+)= sum over `steps` of A B. An operand is a run of split blocks (kStep apart): A as packed by rows, B by pairs of rows.
 // Registers 0-3 hold C, 4-5 A, 6-7 B; the order of the six products lets each load serve the next one too, small terms first.
+// `ahead` is what later calls will read: kAheadLines cache lines of it per step are brought to the second-level cache.
 __attribute__((noinline)) inline void multiply_blocks(const Pair* a, const Pair* b, int64_t steps, float* c, int64_t c_stride,
-                                                      bool accumulate) {
+                                                      bool accumulate, const void* ahead) {
   constexpr int64_t kRowBytes = kTile * static_cast<int64_t>(sizeof(Pair));
   const int64_t c_bytes = c_stride * static_cast<int64_t>(sizeof(float));
   float* lower = c + kTile * c_stride;
@@ -58,10 +64,6 @@ __attribute__((noinline)) inline void multiply_blocks(const Pair* a, const Pair*
     _tile_loadd(2, lower, c_bytes);
     _tile_loadd(3, lower + kTile, c_bytes);
   } else {
-    for (int64_t r = 0; r < kBlock; ++r) {  // C is touched only at the end, and is often far away
-      __builtin_prefetch(c + r * c_stride, 1);
-      __builtin_prefetch(c + r * c_stride + kTile, 1);
-    }
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -81,17 +83,24 @@ __attribute__((noinline)) inline void multiply_blocks(const Pair* a, const Pair*
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   };
+  const char* line = static_cast<const char*>(ahead);
+  const auto look_ahead = [&]() PAIRLOOM_LAMBDA_INLINE {
+    for (int i = 0; i < kAheadLines / 2; ++i) __builtin_prefetch(line + i * 64, 0, 2);
+    line += kAheadLines / 2 * 64;
+  };
   enum { high, middle, low };
   for (int64_t step = 0; step < steps; ++step) {
     load_a(low);
     load_b(high);
     multiply();
+    look_ahead();
     load_a(middle);
     multiply();
     load_b(middle);
     multiply();
     load_a(high);
     multiply();
+    look_ahead();
     load_b(high);
     multiply();
     load_b(low);

@@ -21,9 +21,6 @@
 
 namespace pairloom::PAIRLOOM_ISA {
 
-// Columns per pass over a tile of S while it is in the second-level cache.
-constexpr int64_t kColumnBlock = 512;
-
 // dL/dx from g = dL/dy for y = factor * scale * x (cosine: factor = 1/|x| and y on the sphere of radius scale), in place.
 template <class T>
 void chain_rule(const T* y, T factor, T scale, bool normalized, int64_t dim, T* g) {
@@ -103,8 +100,8 @@ class PairLoss {
 
  private:
   int64_t rows_per_chunk() const {
-    // About 8 MiB of S, which the caches of today hold; never fewer than one chunk of full tiles, which feeds d_columns.
-    const int64_t fitting = (int64_t{8} << 20) / (s_stride_ * static_cast<int64_t>(sizeof(T)));
+    // About 16 MiB of S, which the caches of today hold; never fewer than one chunk of full tiles, which feeds d_columns.
+    const int64_t fitting = (int64_t{16} << 20) / (std::max<int64_t>(m_, 1) * static_cast<int64_t>(sizeof(T)));
     const int64_t rows = std::clamp(fitting / kChunkRows * kChunkRows, kChunkRows, 8 * kChunkRows);
     return std::min(rows, std::max<int64_t>(n_, 1));
   }
@@ -176,8 +173,8 @@ class PairLoss {
 
     LaneExtremes extremes[kBlockRows];
     for (int64_t r = 0; r < count; ++r) extremes[r] = LaneExtremes();
-    for (int64_t j = 0; j < m_; j += kColumnBlock) {
-      const int64_t end = std::min(j + kColumnBlock, m_);
+    for (int64_t j = 0; j < m_; j += Products::kColumnBlock) {
+      const int64_t end = std::min(j + Products::kColumnBlock, m_);
       products_.similarities(r0, count, rows, j, end, s + j);
       for (int64_t r = 0; r < count; ++r) extremes[r].add(pairs_, first + r, j, end, s + r * s_stride_);
     }

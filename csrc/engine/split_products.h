@@ -15,9 +15,10 @@ namespace pairloom::PAIRLOOM_ISA {
 class SplitProducts {
  public:
   static constexpr int64_t kRowUnit = kBlock;
-  static constexpr int64_t kBlockRows = 4 * kBlock;
-  static constexpr int64_t kChunkRows = 2 * kBlockRows;
-  static constexpr int64_t kWeightBlock = 8 * kBlock;
+  static constexpr int64_t kBlockRows = 8 * kBlock;
+  static constexpr int64_t kChunkRows = 8 * kBlock;
+  static constexpr int64_t kWeightBlock = kDepthSteps * kBlock;
+  static constexpr int64_t kColumnBlock = 8 * kBlock;
   static constexpr int64_t kColumnPack = kBlock;
   static constexpr int64_t kColumnUnit = 2 * kBlock;
 
@@ -61,9 +62,14 @@ class SplitProducts {
 
   void similarities(int64_t r0, int64_t count, const float*, int64_t j, int64_t end, float* s) const {
     for (int64_t column = j; column < end; column += kBlock) {
-      for (int64_t r = 0; r < count; r += kBlock) {
-        float* c = s + r * sizes_.s_stride + (column - j);
-        multiply_blocks(row_panel(r0 + r), column_panel(column), dim_blocks_, c, sizes_.s_stride, false);
+      for (int64_t k = 0; k < dim_blocks_; k += kDepthSteps) {
+        const int64_t steps = std::min(kDepthSteps, dim_blocks_ - k);
+        const Pair* panel = column_panel(column) + k * kStep;
+        const Pair* ahead = panel + steps * kStep;
+        for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs) {
+          float* c = s + r * sizes_.s_stride + (column - j);
+          multiply_blocks(row_panel(r0 + r) + k * kStep, panel, steps, c, sizes_.s_stride, k > 0, ahead);
+        }
       }
     }
   }
@@ -77,24 +83,29 @@ class SplitProducts {
       }
     }
     for (int64_t k = 0; k < dim_blocks_; ++k) {
-      for (int64_t r = 0; r < count; r += kBlock) {
-        multiply_blocks(session.w.get() + r / kBlock * kWeightSteps * kStep, weight_panel(j, k), steps, d + r * stride_ + k * kBlock,
-                        stride_, accumulate);
+      const Pair* panel = weight_panel(j, k);
+      const Pair* ahead = panel + kWeightSteps * kStep;
+      for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs) {
+        multiply_blocks(session.w.get() + r / kBlock * kWeightSteps * kStep, panel, steps, d + r * stride_ + k * kBlock, stride_,
+                        accumulate, ahead);
       }
     }
   }
 
   void d_columns(Session& session, int64_t begin, int64_t end, int64_t count, const float*, const float* s, bool accumulate) {
-    for (int64_t r = 0; r < count; r += kChunkRows) {
-      const int64_t depth = std::min(kChunkRows, count - r);
+    for (int64_t r = 0; r < count; r += kDepth) {
+      const int64_t depth = std::min(kDepth, count - r);
       const int64_t steps = blocks(depth);
       for (int64_t j = begin; j < end; j += kBlock) {
         for (int64_t step = 0; step < steps; ++step) {
           split_across<Lie::row>(s + (r + step * kBlock) * sizes_.s_stride + j, sizes_.s_stride, depth - step * kBlock, in_vectors(end - j),
                                  session.w.get() + step * kStep);
         }
-        for (int64_t k = 0; k < dim_blocks_; ++k) {
-          multiply_blocks(row_slice(r, k), session.w.get(), steps, d_block(j, k), kBlock, accumulate || r > 0);
+        for (int64_t step = 0; step < steps; step += kDepthSteps) {
+          for (int64_t k = 0; k < dim_blocks_; ++k) {
+            multiply_blocks(row_slice(r, k) + step * kStep, session.w.get() + step * kStep, std::min(kDepthSteps, steps - step),
+                            d_block(j, k), kBlock, accumulate || r + step > 0, d_block(j + kBlock, k));
+          }
         }
       }
     }
@@ -110,6 +121,7 @@ class SplitProducts {
   }
 
  private:
+  static constexpr int64_t kDepth = 16 * kBlock;  // rows of W per pass over d_columns
   static constexpr int64_t kWeightSteps = kWeightBlock / kBlock;
 
   static int64_t blocks(int64_t length) { return (length + kBlock - 1) / kBlock; }
