@@ -17,7 +17,7 @@ class SplitProducts {
   static constexpr int64_t kRowUnit = kBlock;
   static constexpr int64_t kBlockRows = 8 * kBlock;
   static constexpr int64_t kChunkRows = 8 * kBlock;
-  static constexpr int64_t kWeightBlock = kDepthSteps * kBlock;
+  static constexpr int64_t kWeightBlock = 2 * kDepthSteps * kBlock;
   static constexpr int64_t kColumnBlock = 8 * kBlock;
   static constexpr int64_t kColumnPack = kBlock;
   static constexpr int64_t kColumnUnit = 2 * kBlock;
@@ -60,12 +60,14 @@ class SplitProducts {
     }
   }
 
+  // The loops below let the operand that is used again and again be a panel of kDepthSteps blocks, and bring the next panel nearer
+  // meanwhile. What they cycle through fits the second-level cache for any D.
   void similarities(int64_t r0, int64_t count, const float*, int64_t j, int64_t end, float* s) const {
-    for (int64_t column = j; column < end; column += kBlock) {
-      for (int64_t k = 0; k < dim_blocks_; k += kDepthSteps) {
-        const int64_t steps = std::min(kDepthSteps, dim_blocks_ - k);
+    for (int64_t k = 0; k < dim_blocks_; k += kDepthSteps) {
+      const int64_t steps = std::min(kDepthSteps, dim_blocks_ - k);
+      for (int64_t column = j; column < end; column += kBlock) {
         const Pair* panel = column_panel(column) + k * kStep;
-        const Pair* ahead = panel + steps * kStep;
+        const Pair* ahead = panel + dim_blocks_ * kStep;
         for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs) {
           float* c = s + r * sizes_.s_stride + (column - j);
           multiply_blocks(row_panel(r0 + r) + k * kStep, panel, steps, c, sizes_.s_stride, k > 0, ahead);
@@ -76,18 +78,21 @@ class SplitProducts {
 
   void d_rows(Session& session, int64_t count, const float* w, int64_t j, int64_t end, float* d, bool accumulate) const {
     const int64_t steps = blocks(end - j);
+    const auto split_w = [&](int64_t r, int64_t step) { return session.w.get() + (r / kBlock * kWeightSteps + step) * kStep; };
     for (int64_t r = 0; r < count; r += kBlock) {
       for (int64_t step = 0; step < steps; ++step) {
         split_along<Lie::row>(w + r * sizes_.s_stride + step * kBlock, sizes_.s_stride, count - r, in_vectors(end - j - step * kBlock),
-                              session.w.get() + (r / kBlock * kWeightSteps + step) * kStep);
+                              split_w(r, step));
       }
     }
     for (int64_t k = 0; k < dim_blocks_; ++k) {
-      const Pair* panel = weight_panel(j, k);
-      const Pair* ahead = panel + kWeightSteps * kStep;
-      for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs) {
-        multiply_blocks(session.w.get() + r / kBlock * kWeightSteps * kStep, panel, steps, d + r * stride_ + k * kBlock, stride_,
-                        accumulate, ahead);
+      for (int64_t step = 0; step < steps; step += kDepthSteps) {
+        const Pair* panel = weight_panel(j, k) + step * kStep;
+        const Pair* ahead = panel + kDepthSteps * kStep;
+        for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs) {
+          multiply_blocks(split_w(r, step), panel, std::min(kDepthSteps, steps - step), d + r * stride_ + k * kBlock, stride_,
+                          accumulate || step > 0, ahead);
+        }
       }
     }
   }
@@ -96,15 +101,18 @@ class SplitProducts {
     for (int64_t r = 0; r < count; r += kDepth) {
       const int64_t depth = std::min(kDepth, count - r);
       const int64_t steps = blocks(depth);
-      for (int64_t j = begin; j < end; j += kBlock) {
-        for (int64_t step = 0; step < steps; ++step) {
-          split_across<Lie::row>(s + (r + step * kBlock) * sizes_.s_stride + j, sizes_.s_stride, depth - step * kBlock, in_vectors(end - j),
-                                 session.w.get() + step * kStep);
-        }
-        for (int64_t step = 0; step < steps; step += kDepthSteps) {
-          for (int64_t k = 0; k < dim_blocks_; ++k) {
-            multiply_blocks(row_slice(r, k) + step * kStep, session.w.get() + step * kStep, std::min(kDepthSteps, steps - step),
-                            d_block(j, k), kBlock, accumulate || r + step > 0, d_block(j + kBlock, k));
+      for (int64_t first = 0; first < dim_blocks_; first += kDimTogether) {
+        const int64_t last = std::min(first + kDimTogether, dim_blocks_);
+        for (int64_t j = begin; j < end; j += kBlock) {
+          for (int64_t step = 0; step < steps; ++step) {
+            split_across<Lie::row>(s + (r + step * kBlock) * sizes_.s_stride + j, sizes_.s_stride, depth - step * kBlock,
+                                   in_vectors(end - j), session.w.get() + step * kStep);
+          }
+          for (int64_t step = 0; step < steps; step += kDepthSteps) {
+            for (int64_t k = first; k < last; ++k) {
+              multiply_blocks(row_slice(r, k) + step * kStep, session.w.get() + step * kStep, std::min(kDepthSteps, steps - step),
+                              d_block(j, k), kBlock, accumulate || r + step > 0, d_block(j + kBlock, k));
+            }
           }
         }
       }
@@ -122,6 +130,7 @@ class SplitProducts {
 
  private:
   static constexpr int64_t kDepth = 16 * kBlock;  // rows of W per pass over d_columns
+  static constexpr int64_t kDimTogether = 8;      // blocks of components in such a pass
   static constexpr int64_t kWeightSteps = kWeightBlock / kBlock;
 
   static int64_t blocks(int64_t length) { return (length + kBlock - 1) / kBlock; }
@@ -151,6 +160,19 @@ class SplitProducts {
   Buffer<float> d_columns_;
 };
 
+// The largest |x|; NaN if there is one, which integers order above everything.
+inline float largest_magnitude(const float* x, int64_t count) {
+  int32_t peak = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    int32_t bits;
+    std::memcpy(&bits, x + k, sizeof bits);
+    peak = std::max(peak, bits & 0x7fffffff);
+  }
+  float magnitude;
+  std::memcpy(&magnitude, &peak, sizeof magnitude);
+  return magnitude;
+}
+
 // Whether the split of every number that matters is exact: finite, and neither so large nor so small that a part leaves the range.
 inline bool splits_exactly(const PairLossCall& call, const Parallel& pool) {
   constexpr float kSmallest = 0x1p-60f, kLargest = 0x1p60f;
@@ -168,19 +190,11 @@ inline bool splits_exactly(const PairLossCall& call, const Parallel& pool) {
       Buffer<float> row(m.dim);
       for (int64_t i = begin; i < end; ++i) {
         copy_row(m, i, row.get());
-        float peak = 0;
-        for (int64_t k = 0; k < m.dim; ++k) {
-          const float magnitude = std::abs(row[k]);
-          peak = magnitude <= peak ? peak : magnitude;  // a NaN becomes the peak
-          if (!(magnitude <= kLargest)) peak = std::numeric_limits<float>::infinity();
-        }
+        const float peak = largest_magnitude(row.get(), m.dim);
         good[i] = peak == 0 || in_range(peak);
       }
     });
-    for (int64_t i = 0; i < m.rows; ++i) {
-      if (!good[i]) return false;
-    }
-    return true;
+    return std::find(good.get(), good.get() + m.rows, 0) == good.get() + m.rows;
   };
   return rows_in_range(call.rows) && (call.self || rows_in_range(call.columns));
 }
