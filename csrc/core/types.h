@@ -88,6 +88,11 @@ struct MultiSimilarityCall {
   bool mining;
 };
 
+struct SupConCall {
+  PairLossCall pairs;
+  bool inside;
+};
+
 struct PairwiseCall {
   Matrix rows;
   Matrix columns;

@@ -18,6 +18,7 @@ struct Kernels {
   const char* level;
   Kernel<InfoNceCall> info_nce;
   Kernel<MultiSimilarityCall> multi_similarity;
+  Kernel<SupConCall> sup_con;
   Kernel<PairwiseCall> pairwise_similarity;
   Kernel<TopkCall> topk;
   double (*fma_rate)(double seconds);  // GFLOP/s of one thread on registers alone

@@ -5,6 +5,7 @@
 #include "engine/split_products.h"
 #include "rules/info_nce.h"
 #include "rules/multi_similarity.h"
+#include "rules/sup_con.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 namespace {
@@ -35,6 +36,7 @@ const Kernels table = {
     .level = PAIRLOOM_STRING(PAIRLOOM_ISA),
     .info_nce = kLoss<InfoNce, InfoNceCall>,
     .multi_similarity = kLoss<MultiSimilarity, MultiSimilarityCall>,
+    .sup_con = kLoss<SupCon, SupConCall>,
     .pairwise_similarity = {pairwise_f32, pairwise_f64},
     .topk = {topk_f32, topk_f64},
     .fma_rate = fma_rate_f32,

@@ -3,7 +3,8 @@
 //   L = mean over p in P of -log( e^{z_p} / (e^{z_p} + sum over n in N of e^{z_n}) )
 //
 // Streaming form: l = log sum over N of e^{z_n} (one pass, shifted by the largest z_n), then L = mean over P of softplus(l - z_p).
-// It needs no e^{z_p} and loses nothing when the loss is near 0.
+// It needs no e^{z_p} and loses nothing when the loss is near 0. Weights are e^{z - shift} times a factor of the row and not e^{z - l}:
+// for large z, l itself is rounded coarsely.
 // Gradient: dL/dz_p = -sigmoid(l - z_p) / |P|,  dL/dz_n = e^{z_n - l} * mean over P of sigmoid(l - z_p).
 // No negatives: l = -infinity, the loss is exactly 0. No positives: 0.
 // Reference: van den Oord et al., "Representation Learning with Contrastive Predictive Coding", 2018; several positives as in
@@ -24,9 +25,11 @@ struct InfoNce : RuleDefaults<T> {
   struct Row {
     T loss = 0;
     T shift = 0;
-    T log_negatives = 0;
-    T negative_share = 0;  // mean over P of sigmoid(l - z_p)
-    T positive_share = 0;  // 1 / |P|
+    T log_sum = 0;          // l - shift
+    T inverse_sum = 0;      // e^{shift - l}
+    T negative_share = 0;   // mean over P of sigmoid(l - z_p)
+    T negative_factor = 0;  // of e^{z - shift}
+    T positive_share = 0;   // 1 / |P|
     T positives = 0;
   };
 
@@ -45,11 +48,15 @@ struct InfoNce : RuleDefaults<T> {
     sums[0] += negative ? exp(z - row.shift) : V{};
   }
 
-  void end_sums(Row& row, const T (&sums)[kSums]) const { row.log_negatives = row.shift + std::log(sums[0]); }
+  void end_sums(Row& row, const T (&sums)[kSums]) const {
+    row.log_sum = std::log(sums[0]);
+    row.inverse_sum = sums[0] == T{0} ? T{0} : T{1} / sums[0];
+  }
 
   void add_positive(Row& row, T z) const {
-    row.loss += softplus(row.log_negatives - z);
-    row.negative_share += sigmoid(row.log_negatives - z);
+    const T behind = (row.shift - z) + row.log_sum;
+    row.loss += softplus(behind);
+    row.negative_share += sigmoid(behind);
     row.positives += T{1};
   }
 
@@ -57,12 +64,14 @@ struct InfoNce : RuleDefaults<T> {
     row.positive_share = row.positives > T{0} ? T{1} / row.positives : T{0};
     row.loss *= row.positive_share;
     row.negative_share *= row.positive_share;
+    row.negative_factor = row.negative_share * row.inverse_sum;
+    if (row.inverse_sum == T{0}) row.positive_share = T{0};  // no negatives: nothing to learn
   }
 
   template <class V, class M>
   PAIRLOOM_INLINE V weigh(V z, M positive, M negative, const Row& row) const {
-    const V e = exp(z - row.log_negatives);
-    return negative ? e * row.negative_share : positive ? -row.positive_share / (T{1} + e) : V{};
+    const V e = exp(z - row.shift);
+    return negative ? e * row.negative_factor : positive ? -row.positive_share / (T{1} + e * row.inverse_sum) : V{};
   }
 };
 

@@ -40,8 +40,10 @@ struct MultiSimilarity : RuleDefaults<T> {
     T keep_negatives_above;
     T positive_shift = 0;
     T negative_shift = 0;
-    T positive_log_sum = 0;  // log(1 + sum), filled by end_sums
-    T negative_log_sum = 0;
+    // 1 / (e^{-shift} + sum of e^{x - shift}): a weight is this times e^{x - shift}, because for large x the logarithm of the whole
+    // sum is rounded coarsely.
+    T positive_factor = 0;
+    T negative_factor = 0;
   };
 
   Row begin(const Extremes<T>& extremes) const {
@@ -74,9 +76,10 @@ struct MultiSimilarity : RuleDefaults<T> {
   }
 
   void end_sums(Row& row, const T (&sums)[kSums]) const {
-    row.positive_log_sum = row.positive_shift + log_one_plus(sums[0], row.positive_shift);
-    row.negative_log_sum = row.negative_shift + log_one_plus(sums[1], row.negative_shift);
-    row.loss = row.positive_log_sum / alpha + row.negative_log_sum / beta;
+    row.positive_factor = T{1} / (std::exp(-row.positive_shift) + sums[0]);
+    row.negative_factor = T{1} / (std::exp(-row.negative_shift) + sums[1]);
+    row.loss = (row.positive_shift + log_one_plus(sums[0], row.positive_shift)) / alpha +
+               (row.negative_shift + log_one_plus(sums[1], row.negative_shift)) / beta;
   }
 
   void end(Row&) const {}
@@ -84,8 +87,10 @@ struct MultiSimilarity : RuleDefaults<T> {
   template <class V, class M>
   PAIRLOOM_INLINE V weigh(V s, M positive, M negative, const Row& row) const {
     const V centred = s - base;
-    const V e = exp(positive ? -alpha * centred - row.positive_log_sum : beta * centred - row.negative_log_sum);
-    return (positive & mined_positive(s, row)) ? -e : (negative & mined_negative(s, row)) ? e : V{};
+    const V e = exp(positive ? -alpha * centred - row.positive_shift : beta * centred - row.negative_shift);
+    return (positive & mined_positive(s, row))   ? e * -row.positive_factor
+           : (negative & mined_negative(s, row)) ? e * row.negative_factor
+                                                 : V{};
   }
 
  private:

@@ -111,20 +111,48 @@ class PairLossArguments {
   double loss_ = 0;
 };
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> info_nce(const Tensor& rows, const Tensor& columns, const Tensor& temperature,
+// Columns of their own have a label each.
+void check_labelled(const std::optional<Tensor>& columns, const std::optional<Tensor>& column_labels) {
+  check(columns.has_value() == column_labels.has_value(), "columns and column_labels must be given together");
+  check(!columns.has_value() || column_labels->size(0) == columns->size(0), "column_labels has ",
+        columns.has_value() ? column_labels->size(0) : 0, " values for ", columns.has_value() ? columns->size(0) : 0, " columns");
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> info_nce(const Tensor& rows, std::optional<Tensor> columns, const Tensor& temperature,
                                                             std::optional<Tensor> row_labels, std::optional<Tensor> column_labels,
                                                             std::optional<Tensor> weights, std::string similarity, std::string reduction,
                                                             std::string same_id, std::optional<int64_t> ignore_index, int64_t needs_grad,
                                                             bool want_stats) {
   PairLossArguments arguments(rows, columns, temperature, row_labels, column_labels, weights, similarity, reduction, ignore_index,
                               needs_grad, want_stats);
-  check(columns.size(0) >= rows.size(0), "columns has ", columns.size(0), " rows; expected at least the ", rows.size(0),
-        " of rows, whose positives they hold");
-  check(same_id == "ignore" || same_id == "positive", "same_id is '", same_id, "'; allowed are 'ignore' and 'positive'");
-  arguments.call.target_is_row = true;
-  arguments.call.same_label_is_positive = same_id == "positive";
+  check(same_id == "ignore" || same_id == "positive" || same_id == "only", "same_id is '", same_id,
+        "'; allowed are 'ignore', 'positive' and 'only'");
+  if (same_id == "only") {
+    check(row_labels.has_value(), "row_labels is missing, and same_id 'only' takes positives from nothing else");
+    check_labelled(columns, column_labels);
+  } else {
+    check(columns.has_value() && columns->size(0) >= rows.size(0), "columns has ", columns.has_value() ? columns->size(0) : 0,
+          " rows; expected at least the ", rows.size(0), " of rows, whose positives they hold");
+  }
+  arguments.call.target_is_row = same_id != "only";
+  arguments.call.same_label_is_positive = same_id != "ignore";
   const InfoNceCall call{arguments.call};
   run(kernels().info_nce, arguments.type(), call);
+  return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_temperature()};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sup_con(const Tensor& rows, std::optional<Tensor> columns, const Tensor& temperature,
+                                                           const Tensor& row_labels, std::optional<Tensor> column_labels,
+                                                           std::optional<Tensor> weights, std::string form, std::string similarity,
+                                                           std::string reduction, std::optional<int64_t> ignore_index, int64_t needs_grad,
+                                                           bool want_stats) {
+  check(form == "out" || form == "in", "form is '", form, "'; allowed are 'out' and 'in'");
+  PairLossArguments arguments(rows, columns, temperature, row_labels, column_labels, weights, similarity, reduction, ignore_index,
+                              needs_grad, want_stats);
+  check_labelled(columns, column_labels);
+  arguments.call.same_label_is_positive = true;
+  const SupConCall call{.pairs = arguments.call, .inside = form == "in"};
+  run(kernels().sup_con, arguments.type(), call);
   return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_temperature()};
 }
 
@@ -133,13 +161,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> multi_similarity(const Tensor& rows, 
                                                             double alpha, double beta, double base, std::optional<double> epsilon,
                                                             std::string similarity, std::string reduction,
                                                             std::optional<int64_t> ignore_index, int64_t needs_grad, bool want_stats) {
-  check(columns.has_value() == column_labels.has_value(), "columns and column_labels must be given together");
   PairLossArguments arguments(rows, columns, std::nullopt, row_labels, column_labels, weights, similarity, reduction, ignore_index,
                               needs_grad, want_stats);
-  if (columns.has_value()) {
-    check(column_labels->size(0) == columns->size(0), "column_labels has ", column_labels->size(0), " values for ", columns->size(0),
-          " columns");
-  }
+  check_labelled(columns, column_labels);
   arguments.call.same_label_is_positive = true;
   const MultiSimilarityCall call{
       .pairs = arguments.call, .alpha = alpha, .beta = beta, .base = base, .epsilon = epsilon.value_or(0.0), .mining = epsilon.has_value()};
@@ -151,8 +175,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> multi_similarity(const Tensor& rows, 
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
   library.def(
-      "info_nce(Tensor rows, Tensor columns, Tensor temperature, Tensor? row_labels, Tensor? column_labels, Tensor? weights, "
+      "info_nce(Tensor rows, Tensor? columns, Tensor temperature, Tensor? row_labels, Tensor? column_labels, Tensor? weights, "
       "str similarity, str reduction, str same_id, int? ignore_index, int needs_grad, bool want_stats) "
+      "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
+  library.def(
+      "sup_con(Tensor rows, Tensor? columns, Tensor temperature, Tensor row_labels, Tensor? column_labels, Tensor? weights, str form, "
+      "str similarity, str reduction, int? ignore_index, int needs_grad, bool want_stats) "
       "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
   library.def(
       "multi_similarity(Tensor rows, Tensor? columns, Tensor row_labels, Tensor? column_labels, Tensor? weights, "
@@ -162,6 +190,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
 
 STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
   library.impl("info_nce", TORCH_BOX(&info_nce));
+  library.impl("sup_con", TORCH_BOX(&sup_con));
   library.impl("multi_similarity", TORCH_BOX(&multi_similarity));
 }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pairloom import export, functional, losses, metrics, reference
     from pairloom._stats import PairStats
-    from pairloom.losses import InfoNCELoss, MultiSimilarityLoss
+    from pairloom.losses import InfoNCELoss, MultiSimilarityLoss, SupConLoss
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
 
@@ -24,6 +24,7 @@ _HOME = {
     "InfoNCELoss": "pairloom.losses",
     "MultiSimilarityLoss": "pairloom.losses",
     "PairStats": "pairloom._stats",
+    "SupConLoss": "pairloom.losses",
     "pairwise_similarity": "pairloom.similarity",
     "topk": "pairloom.scoring",
 }
@@ -33,6 +34,7 @@ __all__ = [
     "InfoNCELoss",
     "MultiSimilarityLoss",
     "PairStats",
+    "SupConLoss",
     "__version__",
     "export",
     "functional",

@@ -57,6 +57,34 @@ def same_label_kind(first: str, a: Tensor | None, second: str, b: Tensor | None)
         )
 
 
+def labelled_pairs(
+    embeddings_: Tensor, labels_: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None
+) -> None:
+    """Embeddings with a label each, and reference rows with a label each or none of both."""
+    if labels_ is None:
+        raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
+    embeddings("embeddings", embeddings_, ref_emb=ref_emb)
+    labels("labels", labels_, "embeddings", embeddings_)
+    given_together("ref_emb", ref_emb, "ref_labels", ref_labels, "pass the class of each reference row")
+    given_together("ref_labels", ref_labels, "ref_emb", ref_emb, "there is nothing to label")
+    if ref_emb is not None and ref_labels is not None:
+        labels("ref_labels", ref_labels, "ref_emb", ref_emb)
+        same_label_kind("labels", labels_, "ref_labels", ref_labels)
+
+
+def loss_settings(similarity: str, reduction: str, ignore_index: int | None) -> None:
+    """The settings that every pair loss has."""
+    choice("similarity", similarity, LOSS_SIMILARITIES)
+    choice("reduction", reduction, REDUCTIONS)
+    label_value("ignore_index", ignore_index)
+
+
+def no_indices(indices_tuple: None) -> None:
+    """Losses are called like those of pytorch-metric-learning, but take no index tuple."""
+    if indices_tuple is not None:
+        raise ValueError("indices_tuple is given, but this loss takes no index tuple: it finds its pairs itself")
+
+
 def temperature(value: Tensor | float, of: str, rows: Tensor) -> None:
     """A number above 0, or a float tensor of such: 0-d, or one for each row."""
     if not isinstance(value, Tensor):

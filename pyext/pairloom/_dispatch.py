@@ -45,6 +45,13 @@ def in_transform() -> bool:
 in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def as_temperature(temperature: Tensor | float, like: Tensor) -> Tensor:
+    """The temperature as the operators take it: a number becomes a 0-d float64 tensor."""
+    if isinstance(temperature, Tensor):
+        return temperature
+    return torch.full([], temperature, dtype=torch.float64, device=like.device)
+
+
 def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | None, reduction: str) -> int:
     """The ``needs_grad`` argument: which gradients the forward pass is to make (1 rows, 2 columns, 4 temperature)."""
     if not torch.jit.is_scripting():  # noqa: SIM102 - TorchScript skips the body only of this very condition

@@ -17,7 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pairloom import _library
 from pairloom._autograd import PairLossFormula
 
-MODULES = ("pairloom.similarity", "pairloom.scoring", "pairloom.losses.info_nce", "pairloom.losses.multi_similarity")
+MODULES = (
+    "pairloom.similarity",
+    "pairloom.scoring",
+    "pairloom.losses.info_nce",
+    "pairloom.losses.sup_con",
+    "pairloom.losses.multi_similarity",
+)
 """Every module that registers an operator, in the order of the documentation."""
 
 

@@ -2,5 +2,6 @@
 
 from pairloom.losses.info_nce import info_nce
 from pairloom.losses.multi_similarity import multi_similarity
+from pairloom.losses.sup_con import sup_con
 
-__all__ = ["info_nce", "multi_similarity"]
+__all__ = ["info_nce", "multi_similarity", "sup_con"]

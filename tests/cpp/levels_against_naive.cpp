@@ -17,6 +17,7 @@
 #include "cpu/kernels.h"
 #include "rules/info_nce.h"
 #include "rules/multi_similarity.h"
+#include "rules/sup_con.h"
 
 namespace {
 
@@ -325,6 +326,12 @@ void check_losses(const std::string& level) {
         const double steep = p.call.similarity == Similarity::cosine ? 20.0 : 2.0;
         const MultiSimilarityCall call{.pairs = {}, .alpha = 2.0, .beta = steep, .base = 0.5, .epsilon = 0.1, .mining = variant % 3 == 0};
         compare(p, call, &Kernels::multi_similarity, naive_answer(p, naive::MultiSimilarity<double>(call)), where + " multi_similarity");
+
+        p.call.temperature = p.temperature.data();
+        p.call.temperature_per_row = variant % 4 == 3 && shape.n > 0;
+        if (shape.n == 0) p.temperature = {0.5}, p.call.temperature = p.temperature.data();
+        const SupConCall contrastive{.pairs = {}, .inside = variant % 3 == 0};
+        compare(p, contrastive, &Kernels::sup_con, naive_answer(p, naive::SupCon<double>(contrastive)), where + " sup_con");
       }
     }
   }

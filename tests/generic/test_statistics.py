@@ -26,7 +26,7 @@ def naive_info_nce(a):
         yield positives, negatives, row_labels is None or row_labels[i] != a["ignore_index"]
 
 
-def naive_multi_similarity(a):
+def naive_labelled(a):
     one_batch = a["columns"] is None
     row_labels = a["row_labels"].tolist()
     column_labels = row_labels if one_batch else a["column_labels"].tolist()
@@ -40,7 +40,7 @@ def naive_multi_similarity(a):
         yield positives, [j for j in pairs if column_labels[j] != own], own != a["ignore_index"]
 
 
-PAIRS = {"info_nce": naive_info_nce, "multi_similarity": naive_multi_similarity}
+PAIRS = {"info_nce": naive_info_nce, "multi_similarity": naive_labelled, "sup_con": naive_labelled}
 
 
 def cosine_or_dot(x, y, similarity):

@@ -2,5 +2,6 @@
 
 from pairloom.losses.info_nce import InfoNCELoss
 from pairloom.losses.multi_similarity import MultiSimilarityLoss
+from pairloom.losses.sup_con import SupConLoss
 
-__all__ = ["InfoNCELoss", "MultiSimilarityLoss"]
+__all__ = ["InfoNCELoss", "MultiSimilarityLoss", "SupConLoss"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks, reference
-from pairloom._dispatch import gradient_bits, pair_loss, scripted_as
+from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 
@@ -24,10 +24,7 @@ def _arguments(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]:
     """From the public arguments: columns, temperature, row_labels, column_labels, needs_grad of the operator."""
     columns = key if negatives is None else torch.cat([key, negatives])
-    if isinstance(temperature, Tensor):
-        scale = temperature
-    else:
-        scale = torch.full([], temperature, dtype=torch.float64, device=query.device)
+    scale = as_temperature(temperature, query)
     row_labels: Tensor | None = None
     column_labels: Tensor | None = None
     if ids is not None:
@@ -171,8 +168,9 @@ def info_nce(
         >>> int(stats.positives), int(stats.negatives)
         (4, 10)
     """
-    _check(query, key, negatives, temperature, ids, negative_ids, same_id, similarity, reduction, weights)
-    _checks.label_value("ignore_index", ignore_index)
+    _check(query, key, negatives, temperature, ids, negative_ids, same_id)
+    _checks.loss_settings(similarity, reduction, ignore_index)
+    _checks.weights(weights, "query", query)
     columns, scale, row_labels, column_labels, bits = _arguments(
         query, key, negatives, temperature, ids, negative_ids, reduction
     )
@@ -191,9 +189,6 @@ def _check(
     ids: Tensor | None,
     negative_ids: Tensor | None,
     same_id: str,
-    similarity: str,
-    reduction: str,
-    weights: Tensor | None,
 ) -> None:
     _checks.embeddings("query", query, key=key, negatives=negatives)
     if query.shape[0] != key.shape[0]:
@@ -210,10 +205,7 @@ def _check(
         assert negatives is not None
         _checks.labels("negative_ids", negative_ids, "negatives", negatives)
         _checks.same_label_kind("ids", ids, "negative_ids", negative_ids)
-    _checks.weights(weights, "query", query)
     _checks.choice("same_id", same_id, ("ignore", "positive"))
-    _checks.choice("similarity", similarity, _checks.LOSS_SIMILARITIES)
-    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
 
 
 class InfoNCELoss(nn.Module):
@@ -256,9 +248,7 @@ class InfoNCELoss(nn.Module):
         super().__init__()
         _checks.positive_number("temperature", temperature)
         _checks.choice("same_id", same_id, ("ignore", "positive"))
-        _checks.choice("similarity", similarity, _checks.LOSS_SIMILARITIES)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.label_value("ignore_index", ignore_index)
+        _checks.loss_settings(similarity, reduction, ignore_index)
         self.temperature = float(temperature)
         self.same_id = same_id
         self.similarity = similarity

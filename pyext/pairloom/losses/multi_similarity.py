@@ -12,6 +12,7 @@ from pairloom import _checks, reference
 from pairloom._dispatch import gradient_bits, pair_loss, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
+from pairloom.losses._samples import labelled_samples
 
 
 def _multi_similarity_script(
@@ -158,10 +159,11 @@ def multi_similarity(
         >>> f"{loss.item():.4f}, {int(stats.mined_negatives)} of {int(stats.negatives)} negatives"
         '0.2995, 2 of 8 negatives'
     """
-    if labels is None:
-        raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
-    _check(embeddings, labels, ref_emb, ref_labels, alpha, beta, base, epsilon, similarity, reduction, weights)
-    _checks.label_value("ignore_index", ignore_index)
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
+    _check_settings(alpha, beta, base, epsilon)
+    _checks.loss_settings(similarity, reduction, ignore_index)
+    _checks.weights(weights, "embeddings", embeddings)
+    assert labels is not None
     row_labels = labels.to(torch.int64)
     column_labels = None if ref_labels is None else ref_labels.to(torch.int64)
     bits = gradient_bits(embeddings, ref_emb, None, reduction)
@@ -172,40 +174,12 @@ def multi_similarity(
     )  # fmt: skip
 
 
-def _check(
-    embeddings: Tensor,
-    labels: Tensor,
-    ref_emb: Tensor | None,
-    ref_labels: Tensor | None,
-    alpha: float,
-    beta: float,
-    base: float,
-    epsilon: float | None,
-    similarity: str,
-    reduction: str,
-    weights: Tensor | None,
-) -> None:
-    _checks.embeddings("embeddings", embeddings, ref_emb=ref_emb)
-    _checks.labels("labels", labels, "embeddings", embeddings)
-    _checks.given_together("ref_emb", ref_emb, "ref_labels", ref_labels, "pass the class of each reference row")
-    _checks.given_together("ref_labels", ref_labels, "ref_emb", ref_emb, "there is nothing to label")
-    if ref_emb is not None and ref_labels is not None:
-        _checks.labels("ref_labels", ref_labels, "ref_emb", ref_emb)
-        _checks.same_label_kind("labels", labels, "ref_labels", ref_labels)
-    _check_settings(alpha, beta, base, epsilon, similarity, reduction)
-    _checks.weights(weights, "embeddings", embeddings)
-
-
-def _check_settings(
-    alpha: float, beta: float, base: float, epsilon: float | None, similarity: str, reduction: str
-) -> None:
+def _check_settings(alpha: float, beta: float, base: float, epsilon: float | None) -> None:
     _checks.positive_number("alpha", alpha)
     _checks.positive_number("beta", beta)
     _checks.finite_number("base", base)
     if epsilon is not None:
         _checks.finite_number("epsilon", epsilon)
-    _checks.choice("similarity", similarity, _checks.LOSS_SIMILARITIES)
-    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
 
 
 class MultiSimilarityLoss(nn.Module):
@@ -248,8 +222,8 @@ class MultiSimilarityLoss(nn.Module):
         ignore_index: int | None = -100,
     ) -> None:
         super().__init__()
-        _check_settings(alpha, beta, base, epsilon, similarity, reduction)
-        _checks.label_value("ignore_index", ignore_index)
+        _check_settings(alpha, beta, base, epsilon)
+        _checks.loss_settings(similarity, reduction, ignore_index)
         self.alpha = float(alpha)
         self.beta = float(beta)
         self.base = float(base)
@@ -325,35 +299,14 @@ def _refuse_indices(indices_tuple: None) -> None:
 def _samples(
     *, dtype: torch.dtype = torch.float32, shape: tuple[int, int, int] = (6, 9, 5), seed: int = 0
 ) -> Iterator[Sample]:
-    n, m, d = shape
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(*size, generator=generator, dtype=torch.float64)
-
-    embeddings, ref_emb = normal(n, d).to(dtype), normal(m, d).to(dtype)
-    labels = torch.randint(0, max(n // 2, 1), (n,), generator=generator)
-    ref_labels = torch.randint(0, max(n // 2, 1), (m,), generator=generator)
-    ignored = torch.where(torch.arange(n) % 3 == 1, -100, labels)
-    one = {"embeddings": embeddings, "labels": labels}
-    two = {**one, "ref_emb": ref_emb, "ref_labels": ref_labels}
-    both = ("embeddings", "ref_emb")
-    yield Sample("one-batch", one, ("embeddings",))
-    yield Sample("references", two, both)
-    yield Sample("mining", {**one, "epsilon": 0.1}, ("embeddings",), needs_float64=True)
-    yield Sample("mining-references", {**two, "epsilon": 0.1}, both, needs_float64=True)
-    yield Sample("dot", {**one, "similarity": "dot", "beta": 4.0}, ("embeddings",))
-    yield Sample("ignored", {**two, "labels": ignored}, both)
-    yield Sample("ignored-one-batch", {**one, "labels": ignored}, ("embeddings",))
-    yield Sample("no-positive", {**one, "labels": torch.arange(n)}, ("embeddings",))
-    yield Sample("no-negative", {**one, "labels": torch.zeros(n, dtype=torch.uint8)}, ("embeddings",))
-    yield Sample("nothing-mined", {**one, "labels": torch.arange(n), "epsilon": 0.1}, ("embeddings",))
-    weights = torch.rand(n, generator=generator)
-    for reduction in _checks.REDUCTIONS:
-        weighted = {**one, "labels": ignored, "weights": weights, "reduction": reduction}
-        yield Sample(f"{reduction}-weights", weighted, ("embeddings",))
-    yield Sample("learned-weights", {**one, "weights": weights.double()}, ("embeddings", "weights"))
-    yield Sample("strided", {**one, "embeddings": embeddings.repeat(1, 2)[:, ::2]}, ("embeddings",))
+    for sample in labelled_samples({}, dtype=dtype, shape=shape, seed=seed):
+        arguments = {**sample.arguments, "beta": 4.0} if sample.name == "dot" else sample.arguments
+        yield Sample(sample.name, arguments, sample.differentiable)
+        if sample.name in ("one-batch", "references"):
+            mined = {**arguments, "epsilon": 0.1}
+            yield Sample(f"mining-{sample.name}", mined, sample.differentiable, needs_float64=True)
+        if sample.name == "no-positive":
+            yield Sample("nothing-mined", {**arguments, "epsilon": 0.1}, sample.differentiable)
 
 
 record = register(

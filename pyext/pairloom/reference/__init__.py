@@ -8,6 +8,7 @@ name (without ``needs_grad``) and returns what the operator returns (without the
 from pairloom.reference.info_nce import info_nce
 from pairloom.reference.multi_similarity import multi_similarity
 from pairloom.reference.similarity import pairwise_similarity
+from pairloom.reference.sup_con import sup_con
 from pairloom.reference.topk import topk
 
-__all__ = ["info_nce", "multi_similarity", "pairwise_similarity", "topk"]
+__all__ = ["info_nce", "multi_similarity", "pairwise_similarity", "sup_con", "topk"]

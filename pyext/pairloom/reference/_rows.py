@@ -37,6 +37,27 @@ def diagonal(rows: Tensor, columns: Tensor) -> Tensor:
     return row.unsqueeze(1) == column.unsqueeze(0)
 
 
+def labelled_pairs(
+    rows: Tensor,
+    columns: Tensor | None,
+    row_labels: Tensor,
+    column_labels: Tensor | None,
+    ignore_index: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Columns, which rows take part (N,), and the masks (N, M) of positives and negatives.
+
+    Same label: positive, other label: negative. Without columns: one batch against itself, where (i, i) is no pair.
+    """
+    one_batch = columns is None
+    columns = rows if columns is None else columns
+    column_labels = row_labels if column_labels is None else column_labels
+    keep = ~labels_equal(row_labels, ignore_index, rows)
+    usable = ~labels_equal(column_labels, ignore_index, columns).unsqueeze(0)
+    pair = usable & ~diagonal(rows, columns) if one_batch else usable
+    same = same_label(row_labels, column_labels, columns.shape[0])
+    return columns, keep, same & pair, ~same & pair
+
+
 def row_max(x: Tensor, mask: Tensor) -> Tensor:
     """Largest masked entry of each row, -inf for none (so rows of length 0 work too). No gradient."""
     masked = torch.where(mask, x.detach(), -torch.inf)

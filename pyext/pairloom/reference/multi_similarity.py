@@ -17,15 +17,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pairloom.reference._rows import (
-    diagonal,
-    labels_equal,
-    log_one_plus_sum_exp,
-    reduce_rows,
-    row_max,
-    same_label,
-    statistics,
-)
+from pairloom.reference._rows import labelled_pairs, log_one_plus_sum_exp, reduce_rows, row_max, statistics
 from pairloom.reference.similarity import pairwise_similarity
 
 
@@ -45,16 +37,8 @@ def multi_similarity(
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
-    one_batch = columns is None
-    columns = rows if columns is None else columns
-    column_labels = row_labels if column_labels is None else column_labels
+    columns, keep, positive, negative = labelled_pairs(rows, columns, row_labels, column_labels, ignore_index)
     s = pairwise_similarity(rows, columns, similarity)
-
-    keep = ~labels_equal(row_labels, ignore_index, rows)
-    usable = ~labels_equal(column_labels, ignore_index, columns).unsqueeze(0)
-    pair = usable & ~diagonal(rows, columns) if one_batch else usable
-    same = same_label(row_labels, column_labels, columns.shape[0])
-    positive, negative = same & pair, ~same & pair
 
     mined_positive, mined_negative = positive, negative
     if epsilon is not None:

@@ -1,0 +1,275 @@
+"""NT-Xent: function and module over the InfoNCE operator."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from pairloom import _checks, reference
+from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
+from pairloom._stats import PairStats
+
+AVERAGES = ("pairs", "anchors")
+
+
+def _positives_per_anchor(row_labels: Tensor, column_labels: Tensor | None, ignore_index: int | None) -> Tensor:
+    """float64 (N,): how many columns carry the label of each row, itself not counted. O((N + M) log M) time."""
+    columns = row_labels if column_labels is None else column_labels
+    ordered = torch.sort(columns).values
+    first = torch.searchsorted(ordered, row_labels)
+    count = torch.searchsorted(ordered, row_labels, right=True) - first
+    if column_labels is None:
+        count = count - 1
+    if ignore_index is not None:
+        count = torch.where(row_labels == ignore_index, 0, count)
+    return count.to(torch.float64)
+
+
+def _arguments(
+    embeddings: Tensor,
+    labels: Tensor,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    temperature: Tensor | float,
+    average: str,
+    reduction: str,
+    weights: Tensor | None,
+    ignore_index: int | None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]:
+    """Temperature, row_labels, column_labels, weights, needs_grad of the operator."""
+    row_labels = labels.to(torch.int64)
+    column_labels: Tensor | None = None
+    if ref_labels is not None:
+        column_labels = ref_labels.to(torch.int64)
+    scale = as_temperature(temperature, embeddings)
+    if average == "pairs":
+        # L_i is a mean over the positives of i: weighted with their number, the pairs count alike.
+        pairs = _positives_per_anchor(row_labels, column_labels, ignore_index)
+        weights = pairs if weights is None else pairs * weights
+    return scale, row_labels, column_labels, weights, gradient_bits(embeddings, ref_emb, scale, reduction)
+
+
+def _nt_xent_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    temperature: Tensor | float = 0.07,
+    average: str = "pairs",
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    if labels is None:
+        raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
+    scale, row_labels, column_labels, weights, bits = _arguments(
+        embeddings, labels, ref_emb, ref_labels, temperature, average, reduction, weights, ignore_index
+    )
+    return torch.ops.pairloom.info_nce(
+        embeddings, ref_emb, scale, row_labels, column_labels, weights,
+        similarity, reduction, "only", ignore_index, bits, False,
+    )[0]  # fmt: skip
+
+
+@overload
+def nt_xent(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    *,
+    temperature: Tensor | float = 0.07,
+    average: str = "pairs",
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+    return_stats: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def nt_xent(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    *,
+    temperature: Tensor | float = 0.07,
+    average: str = "pairs",
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+    return_stats: Literal[True],
+) -> tuple[Tensor, PairStats]: ...
+@scripted_as(_nt_xent_script)
+def nt_xent(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    *,
+    temperature: Tensor | float = 0.07,
+    average: str = "pairs",
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+    return_stats: bool = False,
+) -> Tensor | tuple[Tensor, PairStats]:
+    r"""NT-Xent: every positive pair against all negatives of its anchor; other positives are in no denominator.
+
+    With z_ij = s(anchor i, column j) / temperature_i, P_i the columns of the class of anchor i and N_i the others:
+
+        l_ip = -log( e^{z_ip} / ( e^{z_ip} + sum_{n in N_i} e^{z_in} ) )      L_i = mean_{p in P_i} l_ip
+
+    The columns are the batch itself without the anchor, or ``ref_emb``. Two views of each sample, labelled by the
+    number of the sample, are SimCLR. With positives in each other's denominator it is `sup_con`. Source: Chen et al., "A
+    Simple Framework for Contrastive Learning of Visual Representations", 2020; several positives and defaults as in
+    pytorch-metric-learning.
+
+    Args:
+        embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors.
+        labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
+        ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
+        ref_labels: (M,) the class of each reference row.
+        temperature: number above 0, or float tensor: 0-d, or (N,) with one value for each anchor. Gets a gradient.
+        average: what a mean is taken over: "pairs" (all positive pairs alike) or "anchors". With "pairs" L_i has the
+            weight |P_i|, in a sum and in "none" too.
+        similarity: "cosine" or "dot".
+        reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none" (one loss for each anchor).
+        weights: (N,) float, >= 0, one for each anchor.
+        ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
+            switches it off.
+        return_stats: also return `PairStats`, counted in the same pass.
+
+    Returns:
+        The loss: 0-d, or (N,) for "none"; float64 if an embedding is, else float32. With ``return_stats`` the tuple
+        (loss, `PairStats`).
+
+    Raises:
+        TypeError, ValueError: as `pairloom.functional.sup_con`; nothing is computed before.
+
+    No positive pair at all: 0 with gradient 0. An anchor without negatives: L_i = 0.
+
+    Cost: that of `pairloom.functional.info_nce`, and a sort of the labels.
+
+    Example:
+        >>> import torch, pairloom
+        >>> first = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-0.8, 0.6]])
+        >>> second = torch.tensor([[0.8, 0.6], [0.28, 0.96], [-0.28, 0.96], [-1.0, 0.0]])
+        >>> sample = torch.arange(4).repeat(2)
+        >>> f"{pairloom.functional.nt_xent(torch.cat([first, second]), sample, temperature=0.5).item():.4f}"
+        '1.2203'
+    """
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
+    _checks.temperature(temperature, "embeddings", embeddings)
+    _checks.choice("average", average, AVERAGES)
+    _checks.loss_settings(similarity, reduction, ignore_index)
+    _checks.weights(weights, "embeddings", embeddings)
+    assert labels is not None
+    scale, row_labels, column_labels, weights, bits = _arguments(
+        embeddings, labels, ref_emb, ref_labels, temperature, average, reduction, weights, ignore_index
+    )
+    return pair_loss(
+        torch.ops.pairloom.info_nce, reference.info_nce,
+        embeddings, ref_emb, scale, row_labels, column_labels, weights,
+        similarity, reduction, "only", ignore_index, bits, return_stats,
+    )  # fmt: skip
+
+
+class NTXentLoss(nn.Module):
+    """NT-Xent as a module; formula, shapes, empty cases and cost: `pairloom.functional.nt_xent`.
+
+    Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
+
+    Args:
+        temperature: number above 0.
+        average: "pairs" or "anchors".
+        similarity: "cosine" or "dot".
+        reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
+        ignore_index: anchors and columns of this class take no part; None switches it off.
+
+    Raises:
+        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+
+    Example:
+        >>> import torch, pairloom
+        >>> x = torch.eye(4, requires_grad=True)
+        >>> pairloom.NTXentLoss(temperature=0.1)(x, torch.tensor([0, 0, 1, 1])).backward()
+        >>> tuple(x.grad.shape)
+        (4, 4)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.07,
+        *,
+        average: str = "pairs",
+        similarity: str = "cosine",
+        reduction: str = "mean",
+        ignore_index: int | None = -100,
+    ) -> None:
+        super().__init__()
+        _checks.positive_number("temperature", temperature)
+        _checks.choice("average", average, AVERAGES)
+        _checks.loss_settings(similarity, reduction, ignore_index)
+        self.temperature = float(temperature)
+        self.average = average
+        self.similarity = similarity
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Tensor:
+        """The loss; arguments as in `pairloom.functional.nt_xent`, positions as in pytorch-metric-learning."""
+        _checks.no_indices(indices_tuple)
+        return nt_xent(
+            embeddings,
+            labels,
+            ref_emb,
+            ref_labels,
+            temperature=self.temperature,
+            average=self.average,
+            similarity=self.similarity,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+        )
+
+    def with_stats(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> tuple[Tensor, PairStats]:
+        """The loss and the statistics of its pairs, from the same pass."""
+        _checks.no_indices(indices_tuple)
+        return nt_xent(
+            embeddings,
+            labels,
+            ref_emb,
+            ref_labels,
+            temperature=self.temperature,
+            average=self.average,
+            similarity=self.similarity,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            return_stats=True,
+        )
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return (
+            f"temperature={self.temperature}, average={self.average!r}, similarity={self.similarity!r}, "
+            f"reduction={self.reduction!r}, ignore_index={self.ignore_index}"
+        )
