@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pairloom import export, functional, losses, metrics, reference
     from pairloom._stats import PairStats
-    from pairloom.losses import InfoNCELoss, MultiSimilarityLoss, SupConLoss
+    from pairloom.losses import CLIPLoss, InfoNCELoss, MultiSimilarityLoss, NTXentLoss, SupConLoss
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
 
     __version__: str
 
 _HOME = {
+    "CLIPLoss": "pairloom.losses",
     "InfoNCELoss": "pairloom.losses",
     "MultiSimilarityLoss": "pairloom.losses",
+    "NTXentLoss": "pairloom.losses",
     "PairStats": "pairloom._stats",
     "SupConLoss": "pairloom.losses",
     "pairwise_similarity": "pairloom.similarity",
@@ -31,8 +33,10 @@ _HOME = {
 _SUBPACKAGES = ("export", "functional", "losses", "metrics", "reference", "testing")
 
 __all__ = [
+    "CLIPLoss",
     "InfoNCELoss",
     "MultiSimilarityLoss",
+    "NTXentLoss",
     "PairStats",
     "SupConLoss",
     "__version__",

@@ -1,6 +1,7 @@
 """Symmetric contrastive loss of CLIP: function and module over the InfoNCE operator."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,8 +80,10 @@ def clip(
     """
     _checks.embeddings("image", image, text=text)
     if image.shape[0] != text.shape[0]:
-        raise ValueError(f"text has {text.shape[0]} rows and image has {image.shape[0]}; row i of text belongs to image i")
-    options = {
+        raise ValueError(
+            f"text has {text.shape[0]} rows and image has {image.shape[0]}; row i of text belongs to image i"
+        )
+    options: dict[str, Any] = {
         "temperature": temperature,
         "ids": ids,
         "same_id": same_id,
@@ -136,7 +139,9 @@ class CLIPLoss(nn.Module):
         _checks.choice("same_id", same_id, ("ignore", "positive"))
         _checks.loss_settings(similarity, reduction, ignore_index)
         if learn_temperature and 1 / temperature > max_scale:
-            raise ValueError(f"temperature is {temperature}, a scale of {1 / temperature:g}; max_scale is {max_scale:g}")
+            raise ValueError(
+                f"temperature is {temperature}, a scale of {1 / temperature:g}; max_scale is {max_scale:g}"
+            )
         self.temperature = float(temperature)
         self.max_scale = float(max_scale)
         self.same_id = same_id

@@ -126,8 +126,8 @@ def nt_xent(
         l_ip = -log( e^{z_ip} / ( e^{z_ip} + sum_{n in N_i} e^{z_in} ) )      L_i = mean_{p in P_i} l_ip
 
     The columns are the batch itself without the anchor, or ``ref_emb``. Two views of each sample, labelled by the
-    number of the sample, are SimCLR. With positives in each other's denominator it is `sup_con`. Source: Chen et al., "A
-    Simple Framework for Contrastive Learning of Visual Representations", 2020; several positives and defaults as in
+    number of the sample, are SimCLR. With positives in each other's denominator it is `sup_con`. Source: Chen et al.,
+    "A Simple Framework for Contrastive Learning of Visual Representations", 2020; several positives and defaults as in
     pytorch-metric-learning.
 
     Args:
