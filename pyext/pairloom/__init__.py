@@ -14,14 +14,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pairloom import export, functional, losses, metrics, reference
     from pairloom._stats import PairStats
-    from pairloom.losses import CLIPLoss, InfoNCELoss, MultiSimilarityLoss, NTXentLoss, SupConLoss
+    from pairloom.losses import (
+        BatchHardTripletLoss,
+        BinomialDevianceLoss,
+        CLIPLoss,
+        DCLLoss,
+        GeneralizedLiftedStructureLoss,
+        HCLLoss,
+        InfoNCELoss,
+        MultiSimilarityLoss,
+        NTXentLoss,
+        SupConLoss,
+    )
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
 
     __version__: str
 
 _HOME = {
+    "BatchHardTripletLoss": "pairloom.losses",
+    "BinomialDevianceLoss": "pairloom.losses",
     "CLIPLoss": "pairloom.losses",
+    "DCLLoss": "pairloom.losses",
+    "GeneralizedLiftedStructureLoss": "pairloom.losses",
+    "HCLLoss": "pairloom.losses",
     "InfoNCELoss": "pairloom.losses",
     "MultiSimilarityLoss": "pairloom.losses",
     "NTXentLoss": "pairloom.losses",
@@ -33,7 +49,12 @@ _HOME = {
 _SUBPACKAGES = ("export", "functional", "losses", "metrics", "reference", "testing")
 
 __all__ = [
+    "BatchHardTripletLoss",
+    "BinomialDevianceLoss",
     "CLIPLoss",
+    "DCLLoss",
+    "GeneralizedLiftedStructureLoss",
+    "HCLLoss",
     "InfoNCELoss",
     "MultiSimilarityLoss",
     "NTXentLoss",

@@ -53,7 +53,7 @@ class PairLossFormula:
             if self._made(named, name):
                 shape = named[name].shape
             else:
-                shape = (0,) if name == "temperature" else (0, rows.shape[1])
+                shape = (0, rows.shape[1]) if name in ("rows", "columns") else (0,)
             gradients.append(rows.new_empty(shape, dtype=dtype))
         return loss, stats, *gradients
 

@@ -53,7 +53,7 @@ def as_temperature(temperature: Tensor | float, like: Tensor) -> Tensor:
 
 
 def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | None, reduction: str) -> int:
-    """The ``needs_grad`` argument: which gradients the forward pass is to make (1 rows, 2 columns, 4 temperature)."""
+    """The ``needs_grad`` argument: which gradients the forward pass is to make (`_autograd.GRADIENT_BITS`)."""
     if not torch.jit.is_scripting():  # noqa: SIM102 - TorchScript skips the body only of this very condition
         # An exported graph is mostly run without gradients; if it is trained, backward asks the operator again.
         if torch.compiler.is_exporting():

@@ -23,6 +23,11 @@ MODULES = (
     "pairloom.losses.info_nce",
     "pairloom.losses.sup_con",
     "pairloom.losses.multi_similarity",
+    "pairloom.losses.lifted_structure",
+    "pairloom.losses.batch_hard_triplet",
+    "pairloom.losses.binomial_deviance",
+    "pairloom.losses.dcl",
+    "pairloom.losses.hcl",
 )
 """Every module that registers an operator, in the order of the documentation."""
 

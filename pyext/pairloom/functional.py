@@ -1,9 +1,25 @@
 """One function per loss; the maths is in the operators, the module of a loss only calls its function."""
 
+from pairloom.losses.batch_hard_triplet import batch_hard_triplet
+from pairloom.losses.binomial_deviance import binomial_deviance
 from pairloom.losses.clip import clip
+from pairloom.losses.dcl import dcl
+from pairloom.losses.hcl import hcl
 from pairloom.losses.info_nce import info_nce
+from pairloom.losses.lifted_structure import lifted_structure
 from pairloom.losses.multi_similarity import multi_similarity
 from pairloom.losses.nt_xent import nt_xent
 from pairloom.losses.sup_con import sup_con
 
-__all__ = ["clip", "info_nce", "multi_similarity", "nt_xent", "sup_con"]
+__all__ = [
+    "batch_hard_triplet",
+    "binomial_deviance",
+    "clip",
+    "dcl",
+    "hcl",
+    "info_nce",
+    "lifted_structure",
+    "multi_similarity",
+    "nt_xent",
+    "sup_con",
+]

@@ -40,10 +40,12 @@ def naive_labelled(a):
         yield positives, [j for j in pairs if column_labels[j] != own], own != a["ignore_index"]
 
 
-PAIRS = {"info_nce": naive_info_nce, "multi_similarity": naive_labelled, "sup_con": naive_labelled}
+PAIRS = {record.values[0].name: naive_labelled for record in pair_losses()} | {"info_nce": naive_info_nce}
 
 
-def cosine_or_dot(x, y, similarity):
+def naive_similarity(x, y, similarity):
+    if similarity in ("euclidean", "squared_euclidean"):
+        return -float((x - y).norm() ** (1 if similarity == "euclidean" else 2))
     if similarity == "cosine":
         x, y = x / max(x.norm(), 1e-12), y / max(y.norm(), 1e-12)
     return float(x @ y)
@@ -58,7 +60,7 @@ def naive_statistics(record, arguments, row_losses):
     for i, (positives, negatives, counts) in enumerate(PAIRS[record.name](arguments)):
         if not counts:
             continue
-        s = {j: cosine_or_dot(rows[i], columns[j], arguments["similarity"]) for j in (*positives, *negatives)}
+        s = {j: naive_similarity(rows[i], columns[j], arguments["similarity"]) for j in (*positives, *negatives)}
         mined_positives, mined_negatives = positives, negatives
         if epsilon is not None:
             hardest_positive = min((s[j] for j in positives), default=float("inf"))

@@ -1,9 +1,25 @@
 """Losses as modules: settings in the constructor, tensors in the call. One file per loss."""
 
+from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
+from pairloom.losses.binomial_deviance import BinomialDevianceLoss
 from pairloom.losses.clip import CLIPLoss
+from pairloom.losses.dcl import DCLLoss
+from pairloom.losses.hcl import HCLLoss
 from pairloom.losses.info_nce import InfoNCELoss
+from pairloom.losses.lifted_structure import GeneralizedLiftedStructureLoss
 from pairloom.losses.multi_similarity import MultiSimilarityLoss
 from pairloom.losses.nt_xent import NTXentLoss
 from pairloom.losses.sup_con import SupConLoss
 
-__all__ = ["CLIPLoss", "InfoNCELoss", "MultiSimilarityLoss", "NTXentLoss", "SupConLoss"]
+__all__ = [
+    "BatchHardTripletLoss",
+    "BinomialDevianceLoss",
+    "CLIPLoss",
+    "DCLLoss",
+    "GeneralizedLiftedStructureLoss",
+    "HCLLoss",
+    "InfoNCELoss",
+    "MultiSimilarityLoss",
+    "NTXentLoss",
+    "SupConLoss",
+]

@@ -5,10 +5,26 @@ name (without ``needs_grad``) and returns what the operator returns (without the
 ``torch.func`` transforms and for second derivatives, and hold the whole matrix of pairs: O(N M) memory.
 """
 
+from pairloom.reference.batch_hard_triplet import batch_hard_triplet
+from pairloom.reference.binomial_deviance import binomial_deviance
+from pairloom.reference.dcl import dcl
+from pairloom.reference.hcl import hcl
 from pairloom.reference.info_nce import info_nce
+from pairloom.reference.lifted_structure import lifted_structure
 from pairloom.reference.multi_similarity import multi_similarity
 from pairloom.reference.similarity import pairwise_similarity
 from pairloom.reference.sup_con import sup_con
 from pairloom.reference.topk import topk
 
-__all__ = ["info_nce", "multi_similarity", "pairwise_similarity", "sup_con", "topk"]
+__all__ = [
+    "batch_hard_triplet",
+    "binomial_deviance",
+    "dcl",
+    "hcl",
+    "info_nce",
+    "lifted_structure",
+    "multi_similarity",
+    "pairwise_similarity",
+    "sup_con",
+    "topk",
+]

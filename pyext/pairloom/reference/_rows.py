@@ -6,8 +6,12 @@ infinite, because 0 * inf = NaN in a (second) derivative. No function looks at v
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+from pairloom.reference.similarity import pairwise_similarity
 
 NUM_STATS = 11
 
@@ -48,14 +52,42 @@ def labelled_pairs(
 
     Same label: positive, other label: negative. Without columns: one batch against itself, where (i, i) is no pair.
     """
-    one_batch = columns is None
+    own = diagonal(rows, rows) if columns is None else None
     columns = rows if columns is None else columns
     column_labels = row_labels if column_labels is None else column_labels
-    keep = ~labels_equal(row_labels, ignore_index, rows)
-    usable = ~labels_equal(column_labels, ignore_index, columns).unsqueeze(0)
-    pair = usable & ~diagonal(rows, columns) if one_batch else usable
-    same = same_label(row_labels, column_labels, columns.shape[0])
-    return columns, keep, same & pair, ~same & pair
+    positive, negative = pair_masks(row_labels, column_labels, ignore_index, own)
+    return columns, ~labels_equal(row_labels, ignore_index, rows), positive, negative
+
+
+def pair_masks(
+    row_labels: Tensor, column_labels: Tensor, ignore_index: int | None, own: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Masks (N, M) of positives and negatives; ``own`` marks what is no pair: rows that meet themselves."""
+    same = row_labels.unsqueeze(1) == column_labels.unsqueeze(0)
+    pair = torch.ones_like(same) if own is None else ~own
+    if ignore_index is not None:
+        pair = pair & (column_labels != ignore_index).unsqueeze(0)
+    return same & pair, ~same & pair
+
+
+def labelled_loss(
+    rule: Callable[[Tensor, Tensor, Tensor], Tensor],
+    rows: Tensor,
+    columns: Tensor | None,
+    row_labels: Tensor,
+    column_labels: Tensor | None,
+    weights: Tensor | None,
+    similarity: str,
+    reduction: str,
+    ignore_index: int | None,
+    want_stats: bool,
+) -> tuple[Tensor, Tensor]:
+    """Loss and statistics of a rule about rows, ``rule(s, positive, negative) -> (N,)``, on the whole matrix."""
+    columns, keep, positive, negative = labelled_pairs(rows, columns, row_labels, column_labels, ignore_index)
+    s = pairwise_similarity(rows, columns, similarity)
+    row_loss = rule(s, positive, negative)
+    loss = reduce_rows(row_loss, keep, weights, reduction)
+    return loss, statistics(s, positive, negative, positive, negative, row_loss, keep, want_stats)
 
 
 def row_max(x: Tensor, mask: Tensor) -> Tensor:
@@ -71,6 +103,12 @@ def log_sum_exp(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.where(mask, x - peak.unsqueeze(1), -torch.inf).exp().sum(dim=1)
     empty = ~mask.any(dim=1)
     return peak + torch.where(empty, 1.0, total).log(), empty
+
+
+def by_row(value: Tensor | float, s: Tensor) -> Tensor:
+    """A setting in the dtype of s, as a column where there is one value for each row."""
+    value = torch.as_tensor(value, dtype=s.dtype, device=s.device)
+    return value.unsqueeze(1) if value.dim() == 1 else value
 
 
 def log1p(x: Tensor) -> Tensor:
@@ -112,7 +150,7 @@ def reduce_rows(row_loss: Tensor, keep: Tensor, weights: Tensor | None, reductio
     none           w_i l_i
     sum            sum_i w_i l_i
     mean mean_all  sum_i w_i l_i / sum_i w_i
-    mean_nonzero   the same sums over the rows whose loss is not 0
+    mean_nonzero   the same sums over the rows whose loss is above 0
     """
     weight = torch.ones_like(row_loss) if weights is None else weights.to(row_loss.dtype)
     weight = torch.where(keep, weight, 0.0)
@@ -124,6 +162,7 @@ def reduce_rows(row_loss: Tensor, keep: Tensor, weights: Tensor | None, reductio
     if reduction == "mean_nonzero":
         # "not <= 0" instead of "> 0": a NaN loss counts, so that NaN input is never hidden.
         weight = torch.where(row_loss <= 0, 0.0, weight)
+        weighted = torch.where(row_loss <= 0, 0.0, weighted)
     elif reduction not in ("mean", "mean_all"):
         raise ValueError(f"reduction is {reduction!r}; allowed: mean, mean_all, mean_nonzero, sum, none")
     total = weight.sum()

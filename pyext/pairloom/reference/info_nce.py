@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pairloom.reference._rows import (
+    by_row,
     diagonal,
     labelled_pairs,
     labels_equal,
@@ -56,8 +57,7 @@ def info_nce(
         assert columns is not None
         keep, positive, negative = _own_and_labelled(rows, columns, row_labels, column_labels, same_id, ignore_index)
     s = pairwise_similarity(rows, columns, similarity)
-    temperature = torch.as_tensor(temperature, dtype=s.dtype, device=s.device)
-    z = s / (temperature.unsqueeze(1) if temperature.dim() == 1 else temperature)
+    z = s / by_row(temperature, s)
 
     lse, no_negative = log_sum_exp(z, negative)
     term = positive & ~no_negative.unsqueeze(1)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pairloom.reference._rows import labelled_pairs, log_sum_exp, reduce_rows, softplus, statistics
+from pairloom.reference._rows import by_row, labelled_pairs, log_sum_exp, reduce_rows, softplus, statistics
 from pairloom.reference.similarity import pairwise_similarity
 
 
@@ -37,8 +37,7 @@ def sup_con(
         raise ValueError(f"form is {form!r}; allowed: out, in")
     columns, keep, positive, negative = labelled_pairs(rows, columns, row_labels, column_labels, ignore_index)
     s = pairwise_similarity(rows, columns, similarity)
-    temperature = torch.as_tensor(temperature, dtype=s.dtype, device=s.device)
-    z = s / (temperature.unsqueeze(1) if temperature.dim() == 1 else temperature)
+    z = s / by_row(temperature, s)
 
     log_positives, no_positive = log_sum_exp(z, positive)
     log_negatives, no_negative = log_sum_exp(z, negative)
