@@ -19,8 +19,8 @@ from pairloom.reference._rows import NUM_STATS, labels_equal, pair_masks, reduce
 from pairloom.reference.similarity import compute_dtype, unit_rows
 from pairloom.similarity import distance_pull, through_unit_rows
 
-CHUNK_ENTRIES = 1 << 21
-"""Entries of S in one chunk; a rule holds some ten tensors of that size."""
+CHUNK_ENTRIES = 1 << 18
+"""Entries of S in one chunk, 1 MiB: its tensors stay in the cache and are taken from the heap again and again."""
 
 LABELLED = ("Tensor rows", "Tensor? columns", "Tensor row_labels", "Tensor? column_labels", "Tensor? weights")
 COMMON = ("str similarity", "str reduction", "int? ignore_index", "int needs_grad", "bool want_stats")
@@ -173,7 +173,9 @@ def _streamed(
     weight = torch.where(keep, 1.0 if weights is None else weights.to(dtype), 0.0).to(dtype)
     nonzero = reduction == "mean_nonzero"
     columns_index = torch.arange(m, device=rows.device)
-    row_losses, stats = [], torch.zeros(NUM_STATS, dtype=torch.float64, device=rows.device)
+    # Written in place: small results kept between the large temporaries of the chunks would fragment the heap.
+    all_losses = matrix.rows.new_zeros(n)
+    stats = torch.zeros(NUM_STATS, dtype=torch.float64, device=rows.device)
     d_learned = {name: torch.zeros_like(settings[name], dtype=dtype) for name in learned}
     for chunk in chunks(n, m):
         own = columns_index[chunk].unsqueeze(1) == columns_index.unsqueeze(0) if matrix.one_batch else None
@@ -201,9 +203,8 @@ def _streamed(
                     d_learned[name] += d_leaf
         else:
             row_loss = on_chunk(s, *leaves)
-        row_losses.append(row_loss)
+        all_losses[chunk] = row_loss
         stats += statistics(s, positive, negative, positive, negative, row_loss, keep[chunk], want_stats)
-    all_losses = torch.cat(row_losses) if row_losses else matrix.rows.new_zeros(0)
     loss = reduce_rows(all_losses, keep, weights, reduction)
 
     def output(name: str, value: Tensor | None, like: Tensor | None) -> Tensor:
@@ -243,8 +244,12 @@ def _check(
                 f"labels are {labels.dtype} {tuple(labels.shape)}; expected int64 ({side.shape[0]},), one for each row"
             )
     for values in (weights, *learned):
-        if values is not None and values.dim() > 0 and values.shape != rows.shape[:1]:
-            raise RuntimeError(f"there are {tuple(values.shape)} weights or temperatures for {rows.shape[0]} rows")
+        if values is None:
+            continue
+        if not values.dtype.is_floating_point or (values.dim() > 0 and values.shape != rows.shape[:1]):
+            raise RuntimeError(
+                f"weights or temperatures are {values.dtype} {tuple(values.shape)}; expected floats ({rows.shape[0]},)"
+            )
 
 
 def _inverse_divisor(row_loss: Tensor, weight: Tensor, reduction: str) -> Tensor:

@@ -120,9 +120,10 @@ def _samples(
             ("queries", "gallery"),
             needs_float64=True,
         )
-    # Small integers: sums are exact in any order, so equal rows tie on every backend.
-    tied = {"queries": queries.round(), "gallery": gallery.round()[torch.arange(m) // 3], "similarity": "dot"}
-    yield Sample("ties", {**tied, "k": min(5, m)}, ("queries",), needs_float64=True)
+    # Integers: sums are exact in any order, so equal rows tie on every backend, and no others do.
+    whole, tied = (16 * queries).round(), (16 * gallery).round()[torch.arange(m) // 3]
+    ties = {"queries": whole, "gallery": tied, "k": min(5, m), "similarity": "dot"}
+    yield Sample("ties", ties, ("queries",), needs_float64=True)
     yield Sample("all", {"queries": queries, "gallery": gallery, "k": m}, ("queries", "gallery"), needs_float64=True)
     yield Sample("k-above-m", {"queries": queries, "gallery": gallery, "k": m + 3}, ("queries",), needs_float64=True)
     yield Sample("k-zero", {"queries": queries, "gallery": gallery, "k": 0}, ())
