@@ -31,7 +31,7 @@ def dcl(
 ) -> Any:
     r"""Decoupled contrastive loss (DCL): InfoNCE without the positive in the denominator.
 
-    With z_ij = s(anchor i, column j) / scalei, P_i the columns of the class of anchor i and N_i the others:
+    With z_ij = s(anchor i, column j) / temperature_i, P_i the columns of the class of anchor i and N_i the others:
 
         L_i = log sum_{n in N_i} e^{z_in} - mean_{p in P_i} z_ip            may be negative
 

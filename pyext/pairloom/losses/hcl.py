@@ -31,9 +31,9 @@ def hcl(
     ignore_index: int | None = -100,
     return_stats: bool = False,
 ) -> Any:
-    r"""Contrastive loss with debiased, hard-weighted negatives (HCL); ``concentration=0`` is the debiased contrastive loss.
+    r"""Contrastive loss with debiased, hard-weighted negatives (HCL); debiased only with ``concentration=0``.
 
-    With z_ij = s(anchor i, column j) / scalei, P_i the columns of the class of anchor i and N_i the others:
+    With z_ij = s(anchor i, column j) / temperature_i, P_i the columns of the class of anchor i and N_i the others:
 
         w_n  = e^{concentration z_in} / mean_{k in N_i} e^{concentration z_ik}
         g_ip = max( (sum_n w_n e^{z_in} - tau_plus |N_i| e^{z_ip}) / (1 - tau_plus), |N_i| e^{-1 / temperature} )

@@ -1,4 +1,4 @@
-"""Contrastive loss with debiased, hard-weighted negatives of every anchor (HCL; concentration = 0: debiased contrastive loss).
+"""Contrastive loss with debiased, hard-weighted negatives of every anchor (HCL); debiased only with concentration = 0.
 
     z_ij = s_ij / temperature_i,  w_n = e^{concentration z_in} / mean_{k in N_i} e^{concentration z_ik}
     g_ip = max( (sum_{n in N_i} w_n e^{z_in} - tau_plus |N_i| e^{z_ip}) / (1 - tau_plus), |N_i| e^{-1 / temperature_i} )
