@@ -97,6 +97,8 @@ class Support:
     """gradgradcheck passes (the second derivative through the reference)."""
     func_transforms: bool = True
     """torch.func: grad, vmap, jacrev, jvp (through the reference)."""
+    standalone: bool = True
+    """A saved program needs the operator library only; otherwise the loading process imports `pairloom.functional`."""
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
     devices: tuple[str, ...] = ("cpu",)
     """Devices with a kernel; on others the public function computes the reference formula."""
@@ -209,6 +211,7 @@ def support_table() -> str:
         "onnx": "ONNX",
         "double_backward": "second derivative",
         "func_transforms": "torch.func",
+        "standalone": "saved programs without this package",
     }
     lines = [
         "# What every operator supports",

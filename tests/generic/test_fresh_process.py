@@ -14,7 +14,10 @@ from tests.generic.common import Call, dynamic_shapes, every_sample, outputs_of,
 
 PROGRAM = """
 import sys, torch
-torch.ops.load_library(sys.argv[1])
+if sys.argv[4] == "library":
+    torch.ops.load_library(sys.argv[1])
+else:
+    import pairloom.functional
 jobs = torch.load(sys.argv[2])
 results = []
 for kind, path, tensors, keywords in jobs:
@@ -25,7 +28,7 @@ for kind, path, tensors, keywords in jobs:
     else:
         outputs = torch._inductor.aoti_load_package(path)(*tensors)
     results.append([output.detach() for output in (outputs if isinstance(outputs, (tuple, list)) else (outputs,))])
-assert not any(name.split(".")[0] == "pairloom" for name in sys.modules)
+assert sys.argv[4] != "library" or not any(name.split(".")[0] == "pairloom" for name in sys.modules)
 torch.save(results, sys.argv[3])
 """
 OTHER_SHAPE = (11, 13, 5)
@@ -59,17 +62,17 @@ def program_of(cases):
     return program, tensors, module(*tensors)
 
 
-def run_elsewhere(jobs, folder):
+def run_elsewhere(jobs, folder, loads):
     torch.save(jobs, folder / "jobs.pt")
-    arguments = [pairloom.export.library_path(), str(folder / "jobs.pt"), str(folder / "results.pt")]
+    arguments = [pairloom.export.library_path(), str(folder / "jobs.pt"), str(folder / "results.pt"), loads]
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return torch.load(folder / "results.pt")
 
 
-def assert_runs_elsewhere(saved, folder):
+def assert_runs_elsewhere(saved, folder, loads="library"):
     """``saved`` holds (job for the other process, what eager gives)."""
-    results = run_elsewhere([job for job, _ in saved], folder)
+    results = run_elsewhere([job for job, _ in saved], folder, loads)
     for (job, expected), outputs in zip(saved, results, strict=True):
         for output, wanted in zip(outputs, expected, strict=True):
             assert torch.equal(output, wanted), job[1]
@@ -91,11 +94,15 @@ def test_torchscript(tmp_path):
     assert_runs_elsewhere(saved, tmp_path)
 
 
-def test_export(tmp_path):
-    program, tensors, expected = program_of([p.values for p in every_sample(export=True, quick=6) if not p.marks])
+@pytest.mark.parametrize("standalone", [True, False])
+def test_export(standalone, tmp_path):
+    """Operators by a rule in Python need the package in the other process, the others only the library."""
+    samples = every_sample(export=True, standalone=standalone, quick=6 if standalone else 2)
+    program, tensors, expected = program_of([p.values for p in samples if not p.marks])
     path = str(tmp_path / "all.pt2")
     torch.export.save(program, path)
-    assert_runs_elsewhere([(("export", path, tensors, {}), expected)], tmp_path)
+    loads = "library" if standalone else "package"
+    assert_runs_elsewhere([(("export", path, tensors, {}), expected)], tmp_path, loads)
 
 
 def assert_package_runs_elsewhere(cases, folder):

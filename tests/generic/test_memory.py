@@ -15,7 +15,7 @@ import torch
 from pairloom._registry import records
 from pairloom.testing import evaluate_record, peak_memory_mb, using_threads
 
-shape = (6144, 6144, 32)
+shape = (10240, 10240, 16)
 matrix = shape[0] * shape[1] * 4
 
 
@@ -32,7 +32,8 @@ with using_threads(2):
         for small in record.samples(shape=(8, 12, 4)):
             evaluate_record(record, small)  # what torch allocates on first use is not ours
     for record in records():
-        for sample in list(record.samples(shape=shape))[::3]:
+        samples = list(record.samples(shape=shape))
+        for sample in samples[::3] if record.support.standalone else samples[:1]:
             if not holds_the_matrix(record, sample.name):
                 before = peak_memory_mb()
                 evaluate_record(record, sample)
@@ -49,11 +50,12 @@ def measured() -> dict:
 
 
 def test_far_below_the_matrix(measured):
-    assert measured["matrix"] == 144
+    assert measured["matrix"] == 400
     total = sum(measured["found"].values())
     assert len(measured["found"]) > 12
-    # Inputs, gradients and packed copies are below 1 MiB each; one chunk of the matrix is 8 MiB.
-    assert total < 64, measured["found"]
+    # Inputs, gradients and packed copies are below 1 MiB each; a chunk of the matrix is 16 MiB, and a rule in plain torch
+    # has some hundred tensors of 1 MiB in flight. Autograd over the dense formula holds the matrix ten times.
+    assert total < 200, measured["found"]
 
 
 def test_the_probe_sees_a_matrix():
@@ -61,10 +63,10 @@ def test_the_probe_sees_a_matrix():
     program = """
 import torch
 from pairloom.testing import peak_memory_mb
-x = torch.randn(6144, 32)
+x = torch.randn(10240, 16)
 before = peak_memory_mb()
 (x @ x.T).exp()
 print(peak_memory_mb() - before)
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
-    assert float(done.stdout) > 144
+    assert float(done.stdout) > 400

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
-from pairloom._registry import OpRecord, Sample, Support, register
-from pairloom._stream import define_streamed
+from pairloom._registry import OpRecord, Sample, register
+from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.reference.batch_hard_triplet import batch_hard_triplet_rule
@@ -157,6 +157,6 @@ record = register(
         module=BatchHardTripletLoss,
         reference=reference.batch_hard_triplet,
         samples=_samples,
-        support=Support(aoti=False, torchscript=False),
+        support=STREAMED,
     )
 )

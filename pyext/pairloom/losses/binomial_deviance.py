@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
-from pairloom._registry import OpRecord, Sample, Support, register
-from pairloom._stream import define_streamed
+from pairloom._registry import OpRecord, Sample, register
+from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._labelled import LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.reference.binomial_deviance import binomial_deviance_rule
@@ -165,6 +165,6 @@ record = register(
         module=BinomialDevianceLoss,
         reference=reference.binomial_deviance,
         samples=_samples,
-        support=Support(aoti=False, torchscript=False),
+        support=STREAMED,
     )
 )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
-from pairloom._registry import OpRecord, Sample, Support, register
-from pairloom._stream import define_streamed
+from pairloom._registry import OpRecord, Sample, register
+from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._labelled import LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.reference.dcl import dcl_rule
@@ -148,6 +148,6 @@ record = register(
         module=DCLLoss,
         reference=reference.dcl,
         samples=_samples,
-        support=Support(aoti=False, torchscript=False),
+        support=STREAMED,
     )
 )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
-from pairloom._registry import OpRecord, Sample, Support, register
-from pairloom._stream import define_streamed
+from pairloom._registry import OpRecord, Sample, register
+from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.reference.lifted_structure import lifted_structure_rule
@@ -172,6 +172,6 @@ record = register(
         module=GeneralizedLiftedStructureLoss,
         reference=reference.lifted_structure,
         samples=_samples,
-        support=Support(aoti=False, torchscript=False),
+        support=STREAMED,
     )
 )
