@@ -268,8 +268,8 @@ def _malloc_trim() -> Callable[[int], int] | None:
 def _close_holes() -> None:
     """Give freed memory back to the system, where glibc is the allocator.
 
-    Before version 2.38 it does not find the holes again that aligned blocks of one size leave: a process that makes some
-    thousand tensors for each call grows by some 50 MiB with every call (measured), and by nothing with this.
+    Before version 2.38 it does not find the holes again that aligned blocks of one size leave: a process that makes
+    some thousand tensors in each call grew by some 50 MiB with every call, and grows by nothing with this.
     """
     trim = _malloc_trim()
     if trim is not None:

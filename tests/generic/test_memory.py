@@ -53,8 +53,8 @@ def test_far_below_the_matrix(measured):
     assert measured["matrix"] == 400
     total = sum(measured["found"].values())
     assert len(measured["found"]) > 12
-    # Inputs, gradients and packed copies are below 1 MiB each; a chunk of the matrix is 16 MiB, and a rule in plain torch
-    # has some hundred tensors of 1 MiB in flight. Autograd over the dense formula holds the matrix ten times.
+    # Inputs, gradients and packed copies are below 1 MiB each; a chunk of the matrix is 16 MiB, and a rule in plain
+    # torch has some hundred tensors of 1 MiB in flight. Autograd over the dense formula holds the matrix ten times.
     assert total < 200, measured["found"]
 
 
