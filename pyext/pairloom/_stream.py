@@ -71,8 +71,8 @@ class ChunkedSimilarity:
         dtype = compute_dtype(rows) if columns is None else compute_dtype(rows, columns)
         self.one_batch = columns is None
         self.similarity = similarity
-        self.rows = rows.detach().to(dtype)
-        self.columns = self.rows if columns is None else columns.detach().to(dtype)
+        self.rows = rows.detach().to(dtype).contiguous()  # norms add up in one order, whatever the layout
+        self.columns = self.rows if columns is None else columns.detach().to(dtype).contiguous()
         cosine = similarity == "cosine"
         self.unit_rows = unit_rows(self.rows) if cosine else self.rows
         self.unit_columns = self.unit_rows if self.one_batch else unit_rows(self.columns) if cosine else self.columns
