@@ -119,6 +119,15 @@ def test_memory_grows_with_rows_not_with_pairs():
     assert peak_memory_mb() - before < 300
 
 
+def test_memory_does_not_grow_from_call_to_call():
+    x, labels = torch.randn(4096, 8, requires_grad=True), torch.arange(4096) // 4
+    peaks = []
+    for _ in range(8):
+        lifted_structure(x, labels).backward()
+        peaks.append(peak_memory_mb())
+    assert peaks[-1] - peaks[2] < 60, peaks
+
+
 def test_half_precision_and_autocast_sum_in_float32():
     torch.manual_seed(3)
     x, labels = torch.randn(40, 16), torch.arange(40) // 4
