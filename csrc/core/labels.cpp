@@ -28,4 +28,16 @@ void classify_labels(const PairLossCall& call, int64_t rows, int64_t columns, in
   }
 }
 
+int64_t largest_class(const PairLossCall& call) {
+  std::vector<int64_t> labels(call.row_labels, call.row_labels + call.rows.rows);
+  std::sort(labels.begin(), labels.end());
+  int64_t largest = 0;
+  for (auto at = labels.begin(); at != labels.end();) {
+    const auto next = std::upper_bound(at, labels.end(), *at);
+    largest = std::max<int64_t>(largest, next - at);
+    at = next;
+  }
+  return largest;
+}
+
 }  // namespace pairloom

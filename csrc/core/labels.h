@@ -18,4 +18,7 @@ constexpr int32_t kIgnoredRow = -4;     // leaves numerator, denominator and mea
 // kPlainNegative.
 void classify_labels(const PairLossCall& call, int64_t rows, int64_t columns, int32_t* row_class, int32_t* column_class);
 
+// How many rows of one batch carry the same label, at most.
+int64_t largest_class(const PairLossCall& call);
+
 }  // namespace pairloom

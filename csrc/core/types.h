@@ -79,6 +79,11 @@ struct InfoNceCall {
   PairLossCall pairs;
 };
 
+// Rows against columns and columns against rows; N = M, column i is the positive of row i.
+struct ClipCall {
+  PairLossCall pairs;
+};
+
 struct MultiSimilarityCall {
   PairLossCall pairs;
   double alpha;

@@ -24,9 +24,11 @@ class FmaProducts {
  public:
   // Rows that a thread takes at least (whole tiles), and works on together (their operands fit the second-level cache).
   static constexpr int64_t kRowUnit = kTileRows;
-  static constexpr int64_t kBlockRows = 21 * kTileRows;
-  // The depth of d_columns += W^T rows, and the least rows of a chunk.
+  static constexpr int64_t kBlockRows = 32 * kTileRows;
+  // The depth of d_columns += W^T rows, and the least rows of a chunk; whole panels too.
   static constexpr int64_t kChunkRows = 2 * kBlockRows;
+  // Rows over which the sums of a column are kept apart; a chunk holds whole strips.
+  static constexpr int64_t kStripRows = 8 * kTileRows;
   // Columns per pass over a tile of S while it is in the second-level cache.
   static constexpr int64_t kColumnBlock = 512;
   // Columns per depth step of d_rows += W columns.

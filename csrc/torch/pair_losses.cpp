@@ -141,6 +141,21 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> info_nce(const Tensor& rows, 
   return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_temperature()};
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> clip(const Tensor& rows, const Tensor& columns, const Tensor& temperature,
+                                                        std::optional<Tensor> row_labels, std::optional<Tensor> weights,
+                                                        std::string similarity, std::string reduction, std::string same_id,
+                                                        std::optional<int64_t> ignore_index, int64_t needs_grad, bool want_stats) {
+  check(columns.size(0) == rows.size(0), "columns has ", columns.size(0), " rows; expected the ", rows.size(0), " of rows");
+  check(same_id == "ignore" || same_id == "positive", "same_id is '", same_id, "'; allowed are 'ignore' and 'positive'");
+  PairLossArguments arguments(rows, columns, temperature, row_labels, row_labels, weights, similarity, reduction, ignore_index, needs_grad,
+                              want_stats);
+  arguments.call.target_is_row = true;
+  arguments.call.same_label_is_positive = same_id == "positive";
+  const ClipCall call{arguments.call};
+  run(kernels().clip, arguments.type(), call);
+  return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_temperature()};
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sup_con(const Tensor& rows, std::optional<Tensor> columns, const Tensor& temperature,
                                                            const Tensor& row_labels, std::optional<Tensor> column_labels,
                                                            std::optional<Tensor> weights, std::string form, std::string similarity,
@@ -179,6 +194,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
       "str similarity, str reduction, str same_id, int? ignore_index, int needs_grad, bool want_stats) "
       "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
   library.def(
+      "clip(Tensor rows, Tensor columns, Tensor temperature, Tensor? row_labels, Tensor? weights, str similarity, str reduction, "
+      "str same_id, int? ignore_index, int needs_grad, bool want_stats) "
+      "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
+  library.def(
       "sup_con(Tensor rows, Tensor? columns, Tensor temperature, Tensor row_labels, Tensor? column_labels, Tensor? weights, str form, "
       "str similarity, str reduction, int? ignore_index, int needs_grad, bool want_stats) "
       "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
@@ -190,6 +209,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
 
 STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
   library.impl("info_nce", TORCH_BOX(&info_nce));
+  library.impl("clip", TORCH_BOX(&clip));
   library.impl("sup_con", TORCH_BOX(&sup_con));
   library.impl("multi_similarity", TORCH_BOX(&multi_similarity));
 }
