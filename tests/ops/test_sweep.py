@@ -27,7 +27,7 @@ def assert_equal(function, exact, arguments, reduction, dtype):
     def run(loss, to):
         leaves = [x.detach().to(to).requires_grad_() for x in arguments]
         value = loss(*leaves)
-        return [value, *torch.autograd.grad(value, leaves, upstream.to(value.dtype))]
+        return [value.detach(), *torch.autograd.grad(value, leaves, upstream.to(value.dtype))]
 
     ours, wanted = run(function, dtype), run(exact, torch.float64)
     names = ["value", *(f"gradient {i}" for i in range(len(arguments)))]
@@ -100,7 +100,7 @@ def test_on_both_sides_of_the_largest_logit(temperature):
     x[1::2] = x[::2] + 0.1 * torch.randn(600, 6)
 
     def ours(x):
-        return sup_con(x, torch.arange(1200) // 2, temperature=temperature)
+        return sup_con(x, torch.arange(1200) // 2, temperature=temperature, reduction="mean_all")
 
     def exact(x):
         return reference.sup_con(x, None, temperature, torch.arange(1200) // 2)[0]
@@ -113,7 +113,7 @@ def test_large_dot_products_and_bad_numbers_take_the_chunk_loop():
     torch.manual_seed(2)
     x, labels = 30 * torch.randn(1200, 8), torch.arange(1200) // 3
     wanted = reference.sup_con(x.double(), None, 1.0, labels, similarity="dot")[0]
-    assert sup_con(x, labels, temperature=1.0, similarity="dot").item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert sup_con(x, labels, temperature=1.0, similarity="dot", reduction="mean_all").item() == pytest.approx(wanted.item(), rel=1e-5)
     for bad in (torch.nan, torch.inf):
         y = torch.randn(1200, 8)
         y[7, 3] = bad
