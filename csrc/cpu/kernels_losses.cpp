@@ -26,7 +26,7 @@ bool sweeps(const PairLossCall& call, const Parallel& pool) {
 template <class T, class Products>
 void run(const InfoNceCall& call, const Parallel& pool) {
   // With one positive, both losses are the same formula.
-  if (sweeps<T, Products>(call.pairs, pool) && largest_class(call.pairs) <= 2) {
+  if (call.pairs.label_words == 0 && sweeps<T, Products>(call.pairs, pool) && largest_class(call.pairs) <= 2) {
     SupConSweep<T, Products>(call.pairs, SupCon<T>(SupConCall{}), pool).run();
   } else {
     PairLoss<T, InfoNce<T>, Products>(call.pairs, InfoNce<T>(call), pool).run();
@@ -61,7 +61,7 @@ template <class T, class Call>
 void run_loss(const Call& call, const Parallel& pool) {
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   if constexpr (sizeof(T) == sizeof(float)) {
-    if (splits_exactly(call.pairs, pool)) return run<T, SplitProducts>(call, pool);
+    if (!is_distance(call.pairs.similarity) && splits_exactly(call.pairs, pool)) return run<T, SplitProducts>(call, pool);
   }
 #endif
   run<T, FmaProducts<T>>(call, pool);

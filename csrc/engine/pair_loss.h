@@ -17,9 +17,9 @@ template <class T, class Rule, class Products>
 class PairLoss : PairRun<T, Products> {
   using Run = PairRun<T, Products>;
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
-      Run::wants_columns_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
+      Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
       Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale,
-      Run::load_rows, Run::finish_row, Run::finish_columns, Run::reduce_temperature;
+      Run::load_rows, Run::to_logits, Run::pull, Run::subtract_pulled, Run::finish_row, Run::finish_columns, Run::reduce_temperature;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
@@ -46,7 +46,9 @@ class PairLoss : PairRun<T, Products> {
         constexpr int64_t kUnit = Products::kColumnUnit;
         parallel_for(pool_, (m_ + kUnit - 1) / kUnit, [&](int64_t begin, int64_t end) {
           typename Products::Session session;
-          products_.d_columns(session, begin * kUnit, std::min(end * kUnit, m_), count, rows_.get(), s_.get(), first > 0);
+          const int64_t last = std::min(end * kUnit, m_);
+          products_.d_columns(session, begin * kUnit, last, count, rows_.get(), s_.get(), first > 0);
+          if (distances_) sum_pulls(begin * kUnit, last, count, first > 0);
         });
       }
     }
@@ -76,7 +78,10 @@ class PairLoss : PairRun<T, Products> {
     for (int64_t j = 0; j < m_; j += Products::kColumnBlock) {
       const int64_t end = std::min(j + Products::kColumnBlock, m_);
       products_.similarities(r0, count, rows, j, end, s + j);
-      for (int64_t r = 0; r < count; ++r) extremes[r].add(pairs_, first + r, j, end, s + r * s_stride_);
+      for (int64_t r = 0; r < count; ++r) {
+        if (distances_) to_logits(first + r, end - j, s + r * s_stride_ + j);
+        extremes[r].add(pairs_, first + r, j, end, s + r * s_stride_);
+      }
     }
 
     typename Rule::Row row[kBlockRows];
@@ -96,6 +101,7 @@ class PairLoss : PairRun<T, Products> {
     for (int64_t r = 0; r < count; ++r) {
       // z = s / t, so dL/dt = sum of dL/dz * -z / t.
       if (call_.d_temperature != nullptr) temperature_slope_[first + r] = -slope[r] * static_cast<double>(scale(first + r));
+      if (wants_rows_ && distances_) subtract_pulled(s + r * s_stride_, m_, rows + r * stride_, d + r * stride_);
       if (wants_rows_) finish_row(first + r, rows + r * stride_, row_factor_[r0 + r], d + r * stride_);
     }
   }
@@ -166,19 +172,20 @@ class PairLoss : PairRun<T, Products> {
       std::fill(s + begin, s + end, T{0});
       return T{0};
     }
-    if (call_.d_temperature == nullptr) {
+    if (call_.d_temperature == nullptr && !distances_) {
       pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
         store<T>(s + j, rule_.weigh(load(s + j), positive, negative, row) * w);
       });
       return T{0};
     }
+    const T inverse_temperature = scale(i);
     const T origin = rule_.origin(row);
     vec<T> slope{};
     pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
       const vec<T> z = load(s + j);
       const vec<T> weighed = rule_.weigh(z, positive, negative, row) * w;
       slope += (positive | negative) ? weighed * (z - origin) : vec<T>{};
-      store<T>(s + j, weighed);
+      store<T>(s + j, distances_ ? pull(z, weighed, inverse_temperature) : weighed);
     });
     return sum_lanes<T>(slope);
   }
@@ -215,6 +222,14 @@ class PairLoss : PairRun<T, Products> {
     if (call_.stats == nullptr) return;
     for (int64_t r = 0; r < count; ++r) {
       for (int k = 0; k < kStatCount; ++k) call_.stats[k] += row_stats_[r * kStatCount + k];
+    }
+  }
+
+  // Into column_pull_ of [begin, end) the sums over the rows of the chunk.
+  void sum_pulls(int64_t begin, int64_t end, int64_t count, bool accumulate) {
+    if (!accumulate) std::fill(column_pull_.get() + begin, column_pull_.get() + end, 0.0);
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t j = begin; j < end; ++j) column_pull_[j] += static_cast<double>(s_[r * s_stride_ + j]);
     }
   }
 

@@ -1,6 +1,7 @@
 // What every way through the pairs of a loss shares: the chunk of rows, the columns, who is whose positive, and the way from the
 // gradients of loaded rows back to the gradients of the embeddings. engine/pair_loss.h and engine/pair_sweep.h are the ways.
-// The temperature is folded into the rows (z = (x / temperature) . y), the norms of cosine into rows and columns.
+// The temperature is folded into the rows (z = (x / temperature) . y), the norms of cosine into rows and columns. Distances are made of
+// the rows as they are, z = -|x - y|^2 / temperature or -|x - y| / temperature, and come back as pulls: dz/dx is a multiple of y - x.
 #pragma once
 
 #include <limits>
@@ -46,6 +47,7 @@ class PairRun {
         m_(call.self ? call.rows.rows : call.columns.rows),
         dim_(call.rows.dim),
         normalize_(call.similarity == Similarity::cosine),
+        distances_(is_distance(call.similarity)),
         stride_(padded_stride<T>(dim_)),
         s_stride_(padded_stride<T>(m_)),
         chunk_rows_(rows_per_chunk()),
@@ -56,14 +58,18 @@ class PairRun {
                    .chunk_rows = chunk_rows_,
                    .s_stride = s_stride_,
                    .wants_rows = wants_rows_,
-                   .wants_columns = wants_columns_}),
+                   .wants_columns = wants_columns_,
+                   .distances = distances_}),
         column_factor_(wants_columns_ ? m_ : 0),
         rows_(chunk_rows_ * stride_),
         row_factor_(chunk_rows_),
         s_(in_units(chunk_rows_) * s_stride_),
+        column_pull_(distances_ && wants_columns_ ? m_ : 0),
         d_chunk_(wants_rows_ ? in_units(chunk_rows_) * stride_ : 0),
         row_class_(n_),
         column_class_(call.row_labels != nullptr ? vector_width<T>(m_) : 0),
+        row_words_(n_ * call.label_words),
+        column_words_(call.label_words * vector_width<T>(m_)),
         temperature_slope_(call.d_temperature != nullptr ? n_ : 0) {}
 
   int64_t rows_per_chunk() const {
@@ -85,12 +91,31 @@ class PairRun {
       for (int64_t j = 0; j < m_; ++j) column_class_[j] = column_class[j];
       for (int64_t j = m_; j < vector_width<T>(m_); ++j) column_class_[j] = kNoPair;
     }
+    read_words(call_.row_labels, n_, 1, call_.label_words, row_words_.get());
+    const int64_t width = vector_width<T>(m_);
+    std::fill(column_words_.get(), column_words_.get() + call_.label_words * width, lane_int<T>{0});
+    read_words(call_.self ? call_.row_labels : call_.column_labels, call_.self ? n_ : call_.column_label_count, width, 1,
+               column_words_.get());
     pairs_ = PairSet<T>{.column_class = labelled ? column_class_.get() : nullptr,
                         .row_class = row_class_.get(),
                         .same_class_is_positive = call_.same_label_is_positive,
                         .own_column_is_positive = call_.target_is_row,
                         .has_own_column = call_.target_is_row || call_.self,
-                        .columns = m_};
+                        .columns = m_,
+                        .words = call_.label_words,
+                        .word_stride = width,
+                        .column_words = column_words_.get(),
+                        .row_words = row_words_.get()};
+  }
+
+  // Word w of multi-hot row i to out[w * word_stride + i * row_stride]; ignored rows share nothing.
+  void read_words(const int64_t* labels, int64_t count, int64_t word_stride, int64_t row_stride, lane_int<T>* out) const {
+    for (int64_t i = 0; i < count && labels != nullptr; ++i) {
+      for (int64_t w = 0; w < call_.label_words; ++w) {
+        const int64_t word = labels[i * call_.label_words + w];
+        out[w * word_stride + i * row_stride] = static_cast<lane_int<T>>(word == -1 ? 0 : word);
+      }
+    }
   }
 
   void pack_columns() {
@@ -115,13 +140,16 @@ class PairRun {
     return static_cast<T>(1.0 / call_.temperature[call_.temperature_per_row ? row : 0]);
   }
 
+  // What row i is multiplied with besides the norm.
+  T radius(int64_t i) const { return distances_ ? T{1} : scale(i); }
+
   // `count` rows from row r0 of the chunk on, which begins at row chunk_first.
   void load_rows(int64_t chunk_first, int64_t r0, int64_t count) {
     T* rows = rows_.get() + r0 * stride_;
     for (int64_t r = 0; r < count; ++r) {
       const int64_t i = chunk_first + r0 + r;
       row_factor_[r0 + r] = load_row(call_.rows, i, normalize_, rows + r * stride_, stride_);
-      const T factor = scale(i);
+      const T factor = radius(i);
       if (factor != T{1}) {
         for (int64_t k = 0; k < dim_; ++k) rows[r * stride_ + k] *= factor;
       }
@@ -130,7 +158,7 @@ class PairRun {
   }
 
   void finish_row(int64_t i, const T* y, T factor, T* g) {
-    const T radius = scale(i);
+    const T radius = this->radius(i);
     T* out = static_cast<T*>(call_.d_rows) + i * dim_;
     if (m_ == 0) std::fill(g, g + stride_, T{0});
     if (call_.self) {  // the chain rule waits for the other role of the row
@@ -156,6 +184,10 @@ class PairRun {
         for (int64_t j = 0; j < count; ++j) {
           T* g = block.get() + j * stride_;
           T* out = gradient + (first + j) * dim_;
+          if (distances_) {
+            copy_row(column_matrix(), first + j, y.get());
+            for (int64_t k = 0; k < dim_; ++k) g[k] -= static_cast<T>(column_pull_[first + j]) * y[k];
+          }
           if (call_.self) {
             for (int64_t k = 0; k < dim_; ++k) g[k] += out[k];
           }
@@ -167,6 +199,29 @@ class PairRun {
         }
       }
     });
+  }
+
+  // Squared distances to z, in place.
+  void to_logits(int64_t i, int64_t count, T* s) const {
+    const T factor = -scale(i);
+    if (call_.similarity == Similarity::euclidean) {
+      for (int64_t j = 0; j < count; ++j) s[j] = factor * std::sqrt(s[j]);
+    } else {
+      for (int64_t j = 0; j < count; ++j) s[j] *= factor;
+    }
+  }
+
+  // What dL/dz = w of a vector of pairs pulls y - x with.
+  vec<T> pull(vec<T> z, vec<T> w, T inverse_temperature) const {
+    if (call_.similarity == Similarity::squared_euclidean) return w * (T{2} * inverse_temperature);
+    return z == T{0} ? vec<T>{} : -w * (inverse_temperature * inverse_temperature) / z;  // z = -|x - y| / temperature
+  }
+
+  // d += sum of W (y - x) - sum of W y, for a row of W.
+  void subtract_pulled(const T* w, int64_t count, const T* x, T* d) const {
+    double total = 0;
+    for (int64_t j = 0; j < count; ++j) total += static_cast<double>(w[j]);
+    for (int64_t k = 0; k < dim_; ++k) d[k] -= static_cast<T>(total) * x[k];
   }
 
   // The gradient of the temperature: a sum over rows, or one for each.
@@ -186,7 +241,7 @@ class PairRun {
   const PairLossCall& call_;
   const Parallel& pool_;
   const int64_t n_, m_, dim_;
-  const bool normalize_;
+  const bool normalize_, distances_;
   const int64_t stride_;    // of a padded row of embeddings
   const int64_t s_stride_;  // of a row of S
   const int64_t chunk_rows_;
@@ -196,9 +251,12 @@ class PairRun {
   Buffer<T> rows_;           // rows of the chunk, divided by the temperature
   Buffer<T> row_factor_;     // 1 / norm
   Buffer<T> s_;              // S of the chunk, then W
-  Buffer<T> d_chunk_;        // d_rows of the chunk
+  Buffer<double> column_pull_;  // sums of pulls
+  Buffer<T> d_chunk_;           // d_rows of the chunk
   Buffer<int32_t> row_class_;
   Buffer<lane_int<T>> column_class_;
+  Buffer<lane_int<T>> row_words_;
+  Buffer<lane_int<T>> column_words_;
   Buffer<double> temperature_slope_;
   PairSet<T> pairs_{};
   T gradient_scale_{1};

@@ -46,7 +46,7 @@ class PairSweep : PairRun<T, Products> {
 
   // Whether every |z| of this call is at most kLargestLogit, and no embedding is infinite or NaN.
   static bool fits(const PairLossCall& call, const Parallel& pool) {
-    if (call.temperature_per_row) return false;
+    if (call.temperature_per_row || is_distance(call.similarity)) return false;
     double bound = call.temperature == nullptr ? 1.0 : 1.0 / call.temperature[0];
     if (!(bound <= kLargestLogit)) return false;
     const double rows = largest_norm(call.rows, pool);

@@ -1,6 +1,7 @@
 // From the losses of the rows to the value of the call.
 #pragma once
 
+#include "core/labels.h"
 #include "core/simd.h"
 #include "core/types.h"
 
@@ -8,7 +9,7 @@ namespace pairloom::PAIRLOOM_ISA {
 
 // What row i counts in sums and means.
 inline double weight_of_row(const PairLossCall& call, int64_t i) {
-  if (call.row_labels != nullptr && call.has_ignore_index && call.row_labels[i] == call.ignore_index) return 0.0;
+  if (ignored_label(call, call.row_labels, i)) return 0.0;
   return call.weights != nullptr ? call.weights[i] : 1.0;
 }
 

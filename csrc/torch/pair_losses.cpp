@@ -24,8 +24,6 @@ class PairLossArguments {
     call.columns = call.self ? call.rows : as_matrix(*columns, "columns");
     check_same_dim(rows, "rows", columns.value_or(rows), "columns");
     call.similarity = parse_similarity(similarity);
-    check(call.similarity == Similarity::cosine || call.similarity == Similarity::dot, "similarity is '", similarity,
-          "'; this loss takes 'cosine' and 'dot'");
     call.reduction = parse_reduction(reduction);
     const int64_t n = call.rows.rows;
     const int64_t m = call.columns.rows;
@@ -46,10 +44,13 @@ class PairLossArguments {
     if (row_labels_.has_value()) {
       check(row_labels_->size(0) == n, "row_labels has ", row_labels_->size(0), " values for ", n, " rows");
       call.row_labels = row_labels_->const_data_ptr<int64_t>();
+      call.label_words = words_of(*row_labels_);
     }
     if (column_labels_.has_value()) {
       check(column_labels_->size(0) <= m, "column_labels has ", column_labels_->size(0), " values for ", m, " columns");
       check(row_labels_.has_value(), "column_labels is given without row_labels");
+      check(words_of(*column_labels_) == call.label_words, "column_labels have ", words_of(*column_labels_), " words of labels and row_labels ",
+            call.label_words);
       call.column_labels = column_labels_->const_data_ptr<int64_t>();
       call.column_label_count = column_labels_->size(0);
     }
@@ -91,6 +92,7 @@ class PairLossArguments {
   PairLossCall call{};
 
  private:
+  static int64_t words_of(const Tensor& labels) { return labels.dim() == 2 ? labels.size(1) : 0; }
   Tensor scalar(double value) const {
     Tensor out = empty({}, type_);
     write(out, 0, value);
