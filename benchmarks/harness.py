@@ -145,7 +145,7 @@ def compare(
     share = seconds / (FEWEST * len(contenders))
     taken = {name: [once] if once > share else [] for name, once in first.items()}
     fast = [name for name in contenders if not taken[name]]
-    rounds = min(repeats, max(FEWEST, int(seconds / sum(first[name] for name in fast)))) if fast else 0
+    rounds = int(min(repeats, max(FEWEST, seconds / sum(first[name] for name in fast)))) if fast else 0
     gc.collect()
     gc.disable()
     try:
