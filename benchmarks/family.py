@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from benchmarks.limits import bf16_limit, fma_limit
 OURS = "pairloom"
 REQUIRES = {"pytorch-metric-learning": "pytorch_metric_learning", "keops": "pykeops"}
 SIZES = (256, 1024, 4096, 8192, 16384, 65536)
+FEW_ROWS = 64  # enough to load and start everything
 PASSES = {False: "forward", True: "forward + backward"}
 
 Run = Callable[[], tuple[Tensor, ...]]
@@ -100,6 +102,8 @@ def sweep(family: Family, workloads: Sequence[Workload], settings: Settings) -> 
     """
     from benchmarks.memory import peak_extra_mb
 
+    if not settings.quick and unavailable("keops") is None:
+        _compile_keops(family, workloads)
     deadline = time.monotonic() + settings.max_seconds
     past = _Past(family)
     for index, work in enumerate(workloads):
@@ -137,6 +141,21 @@ def sweep(family: Family, workloads: Sequence[Workload], settings: Settings) -> 
         yield comparison
 
 
+def unavailable(contender: str) -> str | None:
+    """Why a contender cannot run here at all."""
+    module = REQUIRES.get(contender)
+    if module is not None and importlib.util.find_spec(module) is None:
+        return "not installed"
+    return "needs g++" if contender == "keops" and shutil.which("g++") is None else None
+
+
+def _compile_keops(family: Family, workloads: Sequence[Workload]) -> None:
+    """Have KeOps compile its formulas, which depend on D but not on N; they stay on disk."""
+    for dim, dtype, backward in dict.fromkeys((work.dim, work.dtype, work.backward) for work in workloads):
+        if "keops" in family.losses:
+            family.step("keops", family.inputs(FEW_ROWS, dim, dtype), backward)()
+
+
 class _Past:
     """What each contender took last, and what it would take now."""
 
@@ -152,11 +171,11 @@ class _Past:
 
     def why_not(self, contender: str, work: Workload, settings: Settings, seconds: float) -> str | None:
         """Why the contender is left out of a workload; None if it takes part."""
-        module = REQUIRES.get(contender)
-        if module is not None and importlib.util.find_spec(module) is None:
-            return "not installed"
         if contender == OURS:
             return None
+        reason = unavailable(contender)
+        if reason is not None:
+            return reason
         if contender == "keops" and settings.quick:
             return "not with --quick: compiles for a minute"
         power = self.family.growth.get(contender, 2)

@@ -34,7 +34,7 @@ class Settings:
 
     quick: bool = False
     repeats: int = 9
-    max_seconds: float = 150.0
+    max_seconds: float = 130.0
     """Of one benchmark: its workloads share them."""
     max_call_seconds: float = 60.0
     max_memory_mb: float = 8192.0
@@ -129,9 +129,9 @@ def compare(
     """Run each contender once and compare results, then up to `repeats` rounds of all of them in turn.
 
     Taking turns lets a slow moment of the machine hit everybody; the ratio of a round compares neighbours in time, and
-    the median over rounds ignores the odd ones. As many rounds are run as fit into `seconds`, but 3. A contender of
-    whom 3 would not fit is not run again: then its first call counts, for which warming up matters little. The limit is
-    measured before and after, on the same threads; the better one counts.
+    the median over rounds ignores the odd ones. As many rounds are run as fit into `seconds`. Where fewer than 3
+    would, the slowest contender is not run again: its first call counts, so long that warming up matters little. The
+    limit is measured before and after, on the same threads; the better one counts.
     """
     threads = torch.get_num_threads()
     first, outputs = {}, {}
@@ -142,9 +142,12 @@ def compare(
     check_equal({name: compared(output) for name, output in outputs.items()}, tolerance, workload)
     del outputs
 
-    share = seconds / (FEWEST * len(contenders))
-    taken = {name: [once] if once > share else [] for name, once in first.items()}
-    fast = [name for name in contenders if not taken[name]]
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    fast = list(contenders)
+    while fast and FEWEST * sum(first[name] for name in fast) > seconds:
+        slowest = max(fast, key=first.__getitem__)
+        fast.remove(slowest)
+        taken[slowest] = [first[slowest]]
     rounds = int(min(repeats, max(FEWEST, seconds / sum(first[name] for name in fast)))) if fast else 0
     gc.collect()
     gc.disable()

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.family import OURS, Family, Workload
+from benchmarks.family import FEW_ROWS, OURS, Family, Workload
 from benchmarks.harness import Settings
 
-WARM_ROWS = 64
+COMPILE_SECONDS = 300
 CLEAR_REFS = Path("/proc/self/clear_refs")  # Linux only
-ADDRESS_SPACE_MB = 16384  # that libraries and thread stacks reserve without ever touching it
+RESERVED_MB = 1024  # address space for thread stacks and heaps, never touched
 
 
 def peak_extra_mb(
@@ -40,8 +40,7 @@ def peak_extra_mb(
     )
     child.start()
     sender.close()
-    # Importing and compiling take their time too.
-    allowed = 2 * settings.max_call_seconds + 120
+    allowed = 2 * settings.max_call_seconds + COMPILE_SECONDS
     try:
         if not receiver.poll(allowed):
             return None, f"no result after {allowed:.0f} s"
@@ -60,7 +59,7 @@ def _child(
 
     torch.set_num_threads(threads)
     if contender != OURS:  # a peer may ask for more than there is; nobody else should suffer
-        limit = int(max_memory_mb + ADDRESS_SPACE_MB) << 20
+        limit = int(_status("VmSize") + max_memory_mb + RESERVED_MB) << 20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
         sender.send((_measure(family_of(family_name), contender, work), None))
@@ -71,7 +70,7 @@ def _child(
 
 
 def _measure(family: Family, contender: str, work: Workload) -> float:
-    small = replace(work, n=min(work.n, WARM_ROWS))
+    small = replace(work, n=min(work.n, FEW_ROWS))
     tensors = family.inputs(work.n, work.dim, work.dtype)
     run = family.step(contender, tensors, work.backward)
     if contender == "compile":
