@@ -21,12 +21,14 @@ COLOURS = {
 LABELS = {
     "eager": "eager torch",
     "compile": "torch.compile",
+    "pytorch-metric-learning": "pytorch-\nmetric-learning",
     "keops": "KeOps",
 }
 FEWEST_SIZES = 3  # below, a table says it better
 SMALLEST_MIB = 0.1  # a logarithm has no 0
 LINE_HEIGHT = 0.055  # of the panel
-ROOM_FOR_NAMES = 0.55  # of the width, right of the last point
+ROOM_FOR_NAMES = 0.5  # of the width, right of the last point
+LEADER = 0.06  # the same, of the line from a last point to its name
 
 Line = list[tuple[float, float]]
 
@@ -107,22 +109,28 @@ def _panel(axes: Any, lines: dict[str, Line], title: str) -> None:
         if who == FMA:
             style = {"linewidth": 1.2, "linestyle": ":", "zorder": 1}
         axes.plot(*zip(*line, strict=True), color=COLOURS.get(who, GREY), **style)
-    _name_lines(axes, lines, sizes[-1], low, high)
+    _name_lines(axes, lines, sizes[0], sizes[-1], low, high)
 
 
-def _name_lines(axes: Any, lines: dict[str, Line], largest: float, low: float, high: float) -> None:
+def _name_lines(axes: Any, lines: dict[str, Line], smallest: float, largest: float, low: float, high: float) -> None:
     """Names right of the last size, in the order of the lines' ends, moved apart, with a thin line to each end."""
     height = math.log(high / low)
     ends = sorted((line[-1][1], line[-1][0], who) for who, line in lines.items())
+    rooms = [LINE_HEIGHT * (1 + LABELS.get(who, who).count("\n")) for _, _, who in ends]
     places: list[float] = []
-    for y, _, _ in ends:
-        places.append(max(math.log(y / low) / height, places[-1] + LINE_HEIGHT if places else 0.0))
-    # Pushed up beyond the top: down again, from the top.
-    for back in range(len(places)):
-        places[-1 - back] = min(places[-1 - back], 1 - LINE_HEIGHT * (back + 0.5))
+    for k, (y, _, _) in enumerate(ends):
+        lowest = places[-1] + (rooms[k - 1] + rooms[k]) / 2 if places else 0.0
+        places.append(max(math.log(y / low) / height, lowest))
+    top = 1.0
+    for k in reversed(range(len(places))):  # what was pushed out at the top comes down again
+        places[k] = min(places[k], top - rooms[k] / 2)
+        top = places[k] - rooms[k] / 2
+    beyond = largest * (largest / smallest) ** LEADER
     for (y, n, who), place in zip(ends, places, strict=True):
         colour = COLOURS.get(who, GREY)
         beside = low * math.exp(place * height)
-        axes.plot([n, largest * 1.35], [y, beside], color=colour, linewidth=0.5, alpha=0.6, zorder=0)
-        axes.annotate(LABELS.get(who, who), (largest * 1.35, beside), (2, 0), textcoords="offset points", va="center",
-                      fontsize=8, color=colour, fontweight="bold" if who == OURS else "normal")  # fmt: skip
+        axes.plot([n, beyond], [y, beside], color=colour, linewidth=0.5, alpha=0.6, zorder=0)
+        axes.annotate(
+            LABELS.get(who, who), (beyond, beside), (2, 0), textcoords="offset points", va="center", fontsize=8,
+            linespacing=0.9, color=colour, fontweight="bold" if who == OURS else "normal",
+        )  # fmt: skip
