@@ -167,7 +167,7 @@ class _Past:
 
     def note(self, work: Workload, comparison: Comparison) -> None:
         for timing in comparison.timings:
-            self.seconds[timing.name, work.dtype, work.backward] = (work, timing.median)
+            self.seconds[timing.name, work.dtype, work.backward] = (work, min(timing.seconds))
 
     def why_not(self, contender: str, work: Workload, settings: Settings, seconds: float) -> str | None:
         """Why the contender is left out of a workload; None if it takes part."""
@@ -183,7 +183,8 @@ class _Past:
             growth = (work.n / self.size[contender, work.dtype]) ** power
             expected = self.megabytes[contender, work.dtype] * growth
             if expected > settings.max_memory_mb:
-                return f"needs about {expected / 1024:.0f} GiB"
+                gib = expected / 1024
+                return f"needs about {gib:.0f} GiB" if gib < 1024 else f"needs about {gib / 1024:,.0f} TiB"
         before = self.seconds.get((contender, work.dtype, work.backward))
         if before is not None:
             past, took = before

@@ -16,6 +16,7 @@ from benchmarks.family import FEW_ROWS, OURS, Family, Workload
 from benchmarks.harness import Settings
 
 COMPILE_SECONDS = 300
+EXIT_SECONDS = 10
 CLEAR_REFS = Path("/proc/self/clear_refs")  # Linux only
 RESERVED_MB = 1024  # address space for thread stacks and heaps, never touched
 
@@ -42,12 +43,14 @@ def peak_extra_mb(
     sender.close()
     allowed = 2 * settings.max_call_seconds + COMPILE_SECONDS
     try:
-        if not receiver.poll(allowed):
-            return None, f"no result after {allowed:.0f} s"
-        return receiver.recv()
+        if receiver.poll(allowed):
+            return receiver.recv()
+        child.kill()
+        return None, f"no result after {allowed:.0f} s"
     except EOFError:
         return None, "died, probably out of memory"
     finally:
+        child.join(EXIT_SECONDS)
         child.kill()
         child.join()
 
