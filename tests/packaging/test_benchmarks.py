@@ -6,11 +6,12 @@ import dataclasses
 import math
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
-from benchmarks import NAMES, family_of, nt_xent, report
+from benchmarks import NAMES, family_of, nt_xent, report, sparse, topk, triplet
 from benchmarks.family import Family, Workload, sweep
 from benchmarks.harness import LIMIT, PEAK, RESULTS, Settings, Target, compare, read_results, write_results
 from benchmarks.memory import CLEAR_REFS, peak_extra_mb
@@ -24,13 +25,22 @@ def without_compiler(family: Family) -> Family:
     return dataclasses.replace(family, losses=losses)
 
 
-@pytest.mark.parametrize("name", ["clip", "info_nce", "multi_similarity", "nt_xent", "sup_con"])
+@pytest.mark.parametrize("name", ["clip", "info_nce", "multi_similarity", "nt_xent", "sup_con", "triplet"])
 def test_all_contenders_compute_the_same(name: str) -> None:
+    if name == "triplet" and triplet.missing():
+        pytest.skip(str(triplet.missing()))
     family = without_compiler(family_of(name))
     both = [Workload(16, 8, backward=False), Workload(16, 8)]
     for result in sweep(family, both, QUICK):
         assert [timing.name for timing in result.timings] == ["pairloom", "dense", "pytorch-metric-learning"]
         assert all(ratio > 0 for ratio in result.ratios.values())
+
+
+@pytest.mark.parametrize("module", [sparse, topk])
+def test_benchmarks_that_are_no_sweep_run(module: ModuleType) -> None:
+    for result in module.run(QUICK):
+        assert result.timings[0].name == "pairloom"
+        assert result.fraction_of_limit > 0
 
 
 def test_different_numbers_are_not_compared() -> None:
