@@ -41,6 +41,9 @@ def lifted_structure(
 
         L_i = [ log sum_{p in P_i} e^{D_ip - pos_margin} + log sum_{n in N_i} e^{neg_margin - D_in} ]_+
 
+    With "cosine" and "dot" the margins are similarities, as in pytorch-metric-learning: e^{pos_margin - s_ip} and
+    e^{s_in - neg_margin}.
+
     Source: Oh Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016, per anchor as in
     Hermans et al., 2017. Names and margins as in pytorch-metric-learning, whose anchors without positives keep their
     negative half; here they have loss 0.
@@ -51,8 +54,8 @@ def lifted_structure(
         labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
         ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
         ref_labels: (M,) the class of each reference row.
-        neg_margin: distance that negatives are pushed beyond.
-        pos_margin: distance that positives are pulled below.
+        neg_margin: distance that negatives are pushed beyond, or similarity that they are pushed below.
+        pos_margin: distance that positives are pulled below, or similarity that they are pulled above.
         similarity: "euclidean" (D is the distance), "squared_euclidean" (its square), "cosine" or "dot" (D is the
             negated similarity).
         normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
@@ -89,6 +92,8 @@ def lifted_structure(
     """
     _checks.finite_number("neg_margin", neg_margin)
     _checks.finite_number("pos_margin", pos_margin)
+    if similarity in _checks.LOSS_SIMILARITIES:  # a similarity is a distance with the sign turned, and so is its margin
+        neg_margin, pos_margin = -neg_margin, -pos_margin
     return labelled_loss(
         "lifted_structure",
         embeddings,
@@ -110,8 +115,8 @@ class GeneralizedLiftedStructureLoss(LabelledLoss):
     """Generalised lifted structure loss as a module; all about it stands at `pairloom.functional.lifted_structure`.
 
     Args:
-        neg_margin: distance that negatives are pushed beyond.
-        pos_margin: distance that positives are pulled below.
+        neg_margin: distance that negatives are pushed beyond, or similarity that they are pushed below.
+        pos_margin: distance that positives are pulled below, or similarity that they are pulled above.
         similarity: "euclidean" (D is the distance), "squared_euclidean" (its square), "cosine" or "dot" (D is the
             negated similarity).
         normalize: whether the two distances are those of the rows divided by their length.
