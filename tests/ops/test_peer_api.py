@@ -104,7 +104,7 @@ def test_positions_of_a_call(name):
 
 @pytest.mark.parametrize("name", PEERS)
 def test_two_views_may_share_one_tensor_of_labels(name):
-    """There (i, i) is then left out, a positive pair of two different views; a copy of the labels shows what is meant."""
+    """There (i, i) is then left out, a positive pair of two views; a copy of the labels shows what is meant."""
     (x, labels), ref = batch(), torch.randn(36, 6, dtype=torch.float64)
     ours, theirs = both(name)
     torch.testing.assert_close(ours(x, labels, None, ref, labels), theirs(x, labels, None, ref, labels.clone()))
