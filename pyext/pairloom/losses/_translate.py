@@ -6,14 +6,11 @@ class, a user's own subclass for example, may compute anything: as a distance it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PACKAGE = "pytorch_metric_learning"
 
