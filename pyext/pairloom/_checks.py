@@ -90,16 +90,21 @@ def temperature(value: Tensor | float, of: str, rows: Tensor) -> None:
     if not isinstance(value, Tensor):
         positive_number("temperature", value)
         return
-    if not value.dtype.is_floating_point:
-        raise TypeError(f"temperature has dtype {_short(value.dtype)}; it must be a float, or a float tensor")
-    if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != rows.shape[0]):
-        raise ValueError(
-            f"temperature has shape {_shape(value)}; it must be 0-d, or ({rows.shape[0]},), "
-            f"one value for each row of {of}"
-        )
-    same_device("temperature", value, of, rows)
+    _one_or_each("temperature", value, of, rows)
     if values_readable(value) and not bool(((value > 0) & value.isfinite()).all()):
         raise ValueError(f"temperature holds {_first_not(value, value > 0)}; every value must be finite and above 0")
+
+
+def learned(name: str, value: Tensor | float | None, of: str, rows: Tensor) -> None:
+    """None, a finite number, or a float tensor of such: 0-d, or one for each row."""
+    if value is None:
+        return
+    if not isinstance(value, Tensor):
+        finite_number(name, value)
+        return
+    _one_or_each(name, value, of, rows)
+    if values_readable(value) and not bool(value.isfinite().all()):
+        raise ValueError(f"{name} holds {_first_not(value, value.isfinite())}; every value must be finite")
 
 
 def weights(value: Tensor | None, of: str, rows: Tensor) -> None:
@@ -187,6 +192,16 @@ def _matrix(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} has shape {_shape(tensor)}; embeddings must be 2-D (rows, dimensions)")
     if tensor.shape[1] == 0:
         raise ValueError(f"{name} has shape {_shape(tensor)}; rows must have at least one dimension")
+
+
+def _one_or_each(name: str, value: Tensor, of: str, rows: Tensor) -> None:
+    if not value.dtype.is_floating_point:
+        raise TypeError(f"{name} has dtype {_short(value.dtype)}; it must be a float, or a float tensor")
+    if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != rows.shape[0]):
+        raise ValueError(
+            f"{name} has shape {_shape(value)}; it must be 0-d, or ({rows.shape[0]},), one value for each row of {of}"
+        )
+    same_device(name, value, of, rows)
 
 
 def _tensor(name: str, value: Any) -> None:

@@ -30,17 +30,21 @@ def labelled_loss(
     return_stats: bool,
     allowed: Sequence[str] = _checks.LOSS_SIMILARITIES,
     temperature: Tensor | float | None = None,
+    bias: Tensor | float | None = None,
+    boundary: Tensor | float | None = None,
 ) -> Any:
     """Check what all of these losses take, and call operator ``name``.
 
-    ``settings`` are its own, in their order and checked before; a temperature comes before them.
+    ``settings`` are its own, in their order and checked before; learned ones come before them: temperature, bias,
+    boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,).
     """
     _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
-    scale: Tensor | None = None
     if temperature is not None:
         _checks.temperature(temperature, "embeddings", embeddings)
-        scale = as_temperature(temperature, embeddings)
-        settings = (scale, *settings)
+    _checks.learned("bias", bias, "embeddings", embeddings)
+    _checks.learned("boundary", boundary, "embeddings", embeddings)
+    learned = [None if value is None else as_temperature(value, embeddings) for value in (temperature, bias, boundary)]
+    settings = (*(value for value in learned if value is not None), *settings)
     _checks.choice("similarity", similarity, allowed)
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.label_value("ignore_index", ignore_index)
@@ -58,7 +62,7 @@ def labelled_loss(
         similarity,
         reduction,
         ignore_index,
-        gradient_bits(embeddings, ref_emb, scale, reduction),
+        gradient_bits(embeddings, ref_emb, learned[0], reduction, learned[1], learned[2], weights),
         return_stats,
     )
 
