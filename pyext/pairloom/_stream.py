@@ -301,10 +301,9 @@ def _check(
     if (columns is None) != (column_labels is None):
         raise RuntimeError("columns and column_labels must be given together")
     for labels, side in ((row_labels, rows), (known, other)):
-        if labels.dtype != torch.int64 or labels.shape != side.shape[:1]:
-            raise RuntimeError(
-                f"labels are {labels.dtype} {tuple(labels.shape)}; expected int64 ({side.shape[0]},), one for each row"
-            )
+        expected = (side.shape[0], *row_labels.shape[1:2])  # (N,), or (N, W) words of multi-hot labels on both sides
+        if labels.dtype != torch.int64 or labels.shape != expected:
+            raise RuntimeError(f"labels are {labels.dtype} {tuple(labels.shape)}; expected int64 {expected}")
     for values in (weights, *learned):
         if values is None:
             continue

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss
+from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
 
 DISTANCES = ("euclidean", "squared_euclidean", "cosine", "dot")
@@ -38,7 +39,7 @@ def labelled_loss(
     ``settings`` are its own, in their order and checked before; learned ones come before them: temperature, bias,
     boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,).
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
     if temperature is not None:
         _checks.temperature(temperature, "embeddings", embeddings)
     _checks.learned("bias", bias, "embeddings", embeddings)
@@ -55,8 +56,8 @@ def labelled_loss(
         getattr(reference, name),
         embeddings,
         ref_emb,
-        labels.to(torch.int64),
-        None if ref_labels is None else ref_labels.to(torch.int64),
+        operator_labels(labels, ignore_index),
+        None if ref_labels is None else operator_labels(ref_labels, ignore_index),
         weights,
         *settings,
         similarity,

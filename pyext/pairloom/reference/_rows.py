@@ -58,19 +58,32 @@ def reduction_of(reduction: str, mean: str) -> str:
 
 
 def labels_equal(labels: Tensor | None, value: int | None, like: Tensor) -> Tensor:
-    """Bool (rows of ``like``,): which rows carry the label ``value`` (nobody without labels or without a value)."""
+    """Bool (rows of ``like``,): which rows carry the label ``value`` (nobody without labels or without a value).
+
+    Words of multi-hot labels have no value to compare: they are -1 where the row was full of it (`pairloom._labels`).
+    """
     count = like.shape[0]
     if labels is None or value is None:
         return torch.zeros(count, dtype=torch.bool, device=like.device)
-    found = labels == value
+    found = labels == value if labels.dim() == 1 else labels[:, 0] == -1
     if found.shape[0] == count:
         return found
     return torch.cat([found, found.new_zeros(count - found.shape[0])])
 
 
+def shared_label(row_labels: Tensor, column_labels: Tensor) -> Tensor:
+    """Bool (N, M): equal ids, or any bit set in both of two rows of words."""
+    if row_labels.dim() == 1:
+        return row_labels.unsqueeze(1) == column_labels.unsqueeze(0)
+    shared = (row_labels[:, :1] & column_labels[:, 0]) != 0
+    for word in range(1, row_labels.shape[1]):  # one after the other: no (N, M, W) tensor
+        shared = shared | ((row_labels[:, word : word + 1] & column_labels[:, word]) != 0)
+    return shared
+
+
 def same_label(row_labels: Tensor, column_labels: Tensor, columns: int) -> Tensor:
     """Bool (N, columns); columns beyond the length of ``column_labels`` have no label and equal nobody."""
-    same = row_labels.unsqueeze(1) == column_labels.unsqueeze(0)
+    same = shared_label(row_labels, column_labels)
     missing = columns - column_labels.shape[0]
     return torch.cat([same, same.new_zeros((same.shape[0], missing))], dim=1) if missing else same
 
@@ -104,10 +117,10 @@ def pair_masks(
     row_labels: Tensor, column_labels: Tensor, ignore_index: int | None, own: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Masks (N, M) of positives and negatives; ``own`` marks what is no pair: rows that meet themselves."""
-    same = row_labels.unsqueeze(1) == column_labels.unsqueeze(0)
+    same = shared_label(row_labels, column_labels)
     pair = torch.ones_like(same) if own is None else ~own
     if ignore_index is not None:
-        pair = pair & (column_labels != ignore_index).unsqueeze(0)
+        pair = pair & ~labels_equal(column_labels, ignore_index, column_labels).unsqueeze(0)
     return same & pair, ~same & pair
 
 
