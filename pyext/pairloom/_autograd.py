@@ -20,7 +20,7 @@ from torch import Tensor
 from pairloom.reference._rows import NUM_STATS
 from pairloom.reference.similarity import compute_dtype
 
-GRADIENT_BITS = {"rows": 1, "columns": 2, "temperature": 4}
+GRADIENT_BITS = {"rows": 1, "columns": 2, "temperature": 4, "bias": 8, "boundary": 16, "weights": 32}
 """Bits of ``needs_grad``, named by the argument that gets a gradient; output ``d_<name>`` holds it."""
 
 
@@ -96,7 +96,9 @@ class PairLossFormula:
     def _first_order(
         self, named: dict[str, Any], made: dict[str, Tensor], wanted: set[str], grad_loss: Tensor
     ) -> dict[str, Tensor]:
-        inputs = [name for name in self.gradients if name in wanted]
+        # Sums are linear in the weights: what their gradient needs is the losses of the rows.
+        by_row = "weights" in wanted and ("weights" not in self.gradients or named["reduction"] in ("none", "sum"))
+        inputs = [name for name in self.gradients if name in wanted and not (by_row and name == "weights")]
         found = {}
         if named["reduction"] == "none":
             # sum_i grad_i w_i l_i is a "sum" with other weights: the operator recomputes its tiles for it.
@@ -111,12 +113,15 @@ class PairLossFormula:
                 again = self._call(named, needs_grad=self._bits(missing))
                 made = {**made, **{name: again[name] for name in missing}}
             found = {name: made[name] * grad_loss for name in inputs}
-        if "weights" in wanted:
+        if by_row:
             found["weights"] = self._weights_gradient(named, grad_loss)
         return found
 
     def _weights_gradient(self, named: dict[str, Any], grad_loss: Tensor) -> Tensor:
-        """d (sum w l / sum w) / d w_i = (l_i - L) / sum w over the anchors that count."""
+        """d (sum w l / sum w) / d w_i = (l_i - L) / sum w over the anchors that count.
+
+        For losses with one term in each row; others make this gradient themselves.
+        """
         row_loss = self._call(named, weights=None, reduction="none", needs_grad=0)["loss"]
         reduction = named["reduction"]
         if reduction in ("none", "sum"):
@@ -144,7 +149,11 @@ class PairLossFormula:
             inputs |= {name: named[name].detach().requires_grad_() for name in incoming if name not in wanted}
             arguments = {**named, **inputs, "want_stats": False}
             loss, _ = self.reference(*(arguments[name] for name in self.arguments if name != "needs_grad"))
-            first = torch.autograd.grad(loss, [inputs[name] for name in incoming], create_graph=True)
+            if not loss.requires_grad:
+                return {}
+            first = torch.autograd.grad(
+                loss, [inputs[name] for name in incoming], create_graph=True, allow_unused=True, materialize_grads=True
+            )
             products = [(vector * grad).sum() for vector, grad in zip(incoming.values(), first, strict=True)]
             product = torch.stack([value.to(loss.dtype) for value in products]).sum()
             if not product.requires_grad:  # the loss is linear in these inputs

@@ -34,15 +34,20 @@ def embeddings(first: str, tensor: Tensor, **others: Tensor | None) -> None:
             )
 
 
-def labels(name: str, tensor: Tensor, of: str, rows: Tensor) -> None:
-    """Integer or bool ids, one for each row of the embeddings called ``of``."""
+def labels(name: str, tensor: Tensor, of: str, rows: Tensor, *, multi_hot: bool = False) -> None:
+    """Integer or bool ids, one for each row of the embeddings called ``of``; a row of 0 and 1 each with multi_hot."""
     _tensor(name, tensor)
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         raise TypeError(
             f"{name} has dtype {_short(tensor.dtype)}; labels must be integers or bool "
             f"(pass {name}.long() if the values are whole)"
         )
-    if tensor.dim() != 1:
+    if multi_hot and tensor.dim() != 1 and (tensor.dim() != 2 or tensor.shape[1] == 0):
+        raise ValueError(
+            f"{name} has shape {_shape(tensor)}; it must be 1-D, one id for each row of {of}, "
+            "or (rows, number of labels) with entries 0 and 1"
+        )
+    if not multi_hot and tensor.dim() != 1:
         raise ValueError(f"{name} has shape {_shape(tensor)}; it must be 1-D, one id for each row of {of}")
     if tensor.shape[0] != rows.shape[0]:
         raise ValueError(f"{name} has {tensor.shape[0]} entries and {of} has {rows.shape[0]} rows; they must be equal")
@@ -58,18 +63,44 @@ def same_label_kind(first: str, a: Tensor | None, second: str, b: Tensor | None)
 
 
 def labelled_pairs(
-    embeddings_: Tensor, labels_: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None
+    embeddings_: Tensor,
+    labels_: Tensor | None,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    ignore_index: int | None,
+    *,
+    multi_hot: bool = True,
 ) -> None:
-    """Embeddings with a label each, and reference rows with a label each or none of both."""
+    """Embeddings with a label each (or several), and reference rows with labels of the same kind or none of both."""
     if labels_ is None:
         raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
+    label_value("ignore_index", ignore_index)
     embeddings("embeddings", embeddings_, ref_emb=ref_emb)
-    labels("labels", labels_, "embeddings", embeddings_)
+    labels("labels", labels_, "embeddings", embeddings_, multi_hot=multi_hot)
     given_together("ref_emb", ref_emb, "ref_labels", ref_labels, "pass the class of each reference row")
     given_together("ref_labels", ref_labels, "ref_emb", ref_emb, "there is nothing to label")
     if ref_emb is not None and ref_labels is not None:
-        labels("ref_labels", ref_labels, "ref_emb", ref_emb)
+        labels("ref_labels", ref_labels, "ref_emb", ref_emb, multi_hot=multi_hot)
         same_label_kind("labels", labels_, "ref_labels", ref_labels)
+        if labels_.shape[1:] != ref_labels.shape[1:]:
+            raise ValueError(
+                f"labels has shape {_shape(labels_)} and ref_labels {_shape(ref_labels)}; "
+                "both must be ids, or multi-hot with the same number of labels"
+            )
+    _multi_hot("labels", labels_, ignore_index)
+    _multi_hot("ref_labels", ref_labels, ignore_index)
+
+
+def _multi_hot(name: str, tensor: Tensor | None, ignore_index: int | None) -> None:
+    if tensor is None or tensor.dim() == 1 or not values_readable(tensor):
+        return
+    wide = tensor.to(torch.int64)
+    wrong = (wide != 0) & (wide != 1)
+    if ignore_index is not None:
+        wrong &= ~(wide == ignore_index).all(dim=1, keepdim=True)
+    if bool(wrong.any()):
+        ignored = "" if ignore_index is None else f", or a whole row is {ignore_index}"
+        raise ValueError(f"{name} holds {int(wide[wrong][0])}; entries of multi-hot labels are 0 or 1{ignored}")
 
 
 def loss_settings(similarity: str, reduction: str, ignore_index: int | None) -> None:
@@ -90,16 +121,21 @@ def temperature(value: Tensor | float, of: str, rows: Tensor) -> None:
     if not isinstance(value, Tensor):
         positive_number("temperature", value)
         return
-    if not value.dtype.is_floating_point:
-        raise TypeError(f"temperature has dtype {_short(value.dtype)}; it must be a float, or a float tensor")
-    if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != rows.shape[0]):
-        raise ValueError(
-            f"temperature has shape {_shape(value)}; it must be 0-d, or ({rows.shape[0]},), "
-            f"one value for each row of {of}"
-        )
-    same_device("temperature", value, of, rows)
+    _one_or_each("temperature", value, of, rows)
     if values_readable(value) and not bool(((value > 0) & value.isfinite()).all()):
         raise ValueError(f"temperature holds {_first_not(value, value > 0)}; every value must be finite and above 0")
+
+
+def learned(name: str, value: Tensor | float | None, of: str, rows: Tensor) -> None:
+    """None, a finite number, or a float tensor of such: 0-d, or one for each row."""
+    if value is None:
+        return
+    if not isinstance(value, Tensor):
+        finite_number(name, value)
+        return
+    _one_or_each(name, value, of, rows)
+    if values_readable(value) and not bool(value.isfinite().all()):
+        raise ValueError(f"{name} holds {_first_not(value, value.isfinite())}; every value must be finite")
 
 
 def weights(value: Tensor | None, of: str, rows: Tensor) -> None:
@@ -193,6 +229,16 @@ def _matrix(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} has shape {_shape(tensor)}; embeddings must be 2-D (rows, dimensions)")
     if tensor.shape[1] == 0:
         raise ValueError(f"{name} has shape {_shape(tensor)}; rows must have at least one dimension")
+
+
+def _one_or_each(name: str, value: Tensor, of: str, rows: Tensor) -> None:
+    if not value.dtype.is_floating_point:
+        raise TypeError(f"{name} has dtype {_short(value.dtype)}; it must be a float, or a float tensor")
+    if value.dim() > 1 or (value.dim() == 1 and value.shape[0] != rows.shape[0]):
+        raise ValueError(
+            f"{name} has shape {_shape(value)}; it must be 0-d, or ({rows.shape[0]},), one value for each row of {of}"
+        )
+    same_device(name, value, of, rows)
 
 
 def _tensor(name: str, value: Any) -> None:

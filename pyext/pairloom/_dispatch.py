@@ -46,14 +46,25 @@ in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def as_temperature(temperature: Tensor | float, like: Tensor) -> Tensor:
-    """The temperature as the operators take it: a number becomes a 0-d float64 tensor."""
+    """A temperature (bias, boundary) as the operators take it: a number becomes a 0-d float64 tensor."""
     if isinstance(temperature, Tensor):
         return temperature
     return torch.full([], temperature, dtype=torch.float64, device=like.device)
 
 
-def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | None, reduction: str) -> int:
-    """The ``needs_grad`` argument: which gradients the forward pass is to make (`_autograd.GRADIENT_BITS`)."""
+def gradient_bits(
+    rows: Tensor,
+    columns: Tensor | None,
+    temperature: Tensor | None,
+    reduction: str,
+    bias: Tensor | None = None,
+    boundary: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> int:
+    """The ``needs_grad`` argument: which gradients the forward pass is to make (`_autograd.GRADIENT_BITS`).
+
+    ``weights`` are named for operators only that have an output for their gradient (streamed rules).
+    """
     if not torch.jit.is_scripting():  # noqa: SIM102 - TorchScript skips the body only of this very condition
         # An exported graph is mostly run without gradients; if it is trained, backward asks the operator again.
         if torch.compiler.is_exporting():
@@ -61,12 +72,11 @@ def gradient_bits(rows: Tensor, columns: Tensor | None, temperature: Tensor | No
     if not torch.is_grad_enabled() or reduction == "none":
         return 0
     bits = 0
-    if rows.requires_grad:
-        bits += 1
-    if columns is not None and columns.requires_grad:
-        bits += 2
-    if temperature is not None and temperature.requires_grad:
-        bits += 4
+    bit = 1
+    for tensor in [rows, columns, temperature, bias, boundary, weights]:  # in the order of the bits
+        if tensor is not None and tensor.requires_grad:
+            bits += bit
+        bit *= 2
     return bits
 
 

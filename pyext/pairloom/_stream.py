@@ -1,8 +1,9 @@
 """Pair losses whose rule is plain torch, over chunks of rows: O((N + M) D) memory, autograd inside a chunk.
 
-A rule is a function ``rule(s, positive, negative, **settings) -> (R,)``: the losses of some rows from their
-similarities with all columns and the masks of their pairs. It is the same function that the dense reference applies to
-the whole matrix. The products before and after it are the engine's, so results do not depend on the number of threads.
+A rule is a function ``rule(s, positive, negative, **settings)`` that returns the losses of some rows, (R,), from their
+similarities with all columns and the masks of their pairs; or, for means over pairs or triplets, parts (`Terms`). It is
+the same function that the dense reference applies to the whole matrix. The products before and after it are the
+engine's, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -19,7 +20,22 @@ from torch import Tensor
 from pairloom import _checks
 from pairloom._autograd import GRADIENT_BITS
 from pairloom._registry import Support
-from pairloom.reference._rows import NUM_STATS, labels_equal, pair_masks, reduce_rows, statistics
+from pairloom.reference._rows import (
+    NUM_STATS,
+    RowLosses,
+    Terms,
+    as_terms,
+    counts,
+    inverse_divisor,
+    labels_equal,
+    pair_masks,
+    reduce_rows,
+    reduction_of,
+    row_totals,
+    row_weights,
+    statistics,
+    weights_gradient,
+)
 from pairloom.reference.similarity import compute_dtype, unit_rows
 from pairloom.similarity import distance_pull, through_unit_rows
 
@@ -35,13 +51,17 @@ COMMON = ("str similarity", "str reduction", "int? ignore_index", "int needs_gra
 _library = torch.library.Library("pairloom", "FRAGMENT")
 
 
-def define_streamed(name: str, rule: Callable[..., Tensor], settings: Sequence[str]) -> None:
+def define_streamed(
+    name: str, rule: Callable[..., RowLosses], settings: Sequence[str], *, parts: int = 1, mean: str = "all"
+) -> None:
     """Make ``torch.ops.pairloom.<name>`` of a rule; ``settings`` are its schema entries, e.g. ("float margin",).
 
-    Settings that are tensors named in `pairloom._autograd.GRADIENT_BITS` get a gradient.
+    Settings that are tensors, named in `pairloom._autograd.GRADIENT_BITS`, get a gradient. ``parts`` is how many parts
+    the rule returns; their means can only be weighed against each other when all rows are counted, which costs several
+    parts a pass more. ``mean`` is what the reduction "mean" is: over "all" terms or over "nonzero" ones.
     """
     learned = [entry.split()[1] for entry in settings if entry.startswith("Tensor")]
-    outputs = ["loss", "stats", "d_rows", "d_columns", *(f"d_{setting}" for setting in learned)]
+    outputs = ["loss", "stats", "d_rows", "d_columns", *(f"d_{setting}" for setting in learned), "d_weights"]
     returns = ", ".join(f"Tensor {output}" for output in outputs)
     _library.define(f"{name}({', '.join((*LABELLED, *settings, *COMMON))}) -> ({returns})")
     names = [entry.split()[1] for entry in settings]
@@ -50,9 +70,9 @@ def define_streamed(name: str, rule: Callable[..., Tensor], settings: Sequence[s
         rows, columns, row_labels, column_labels, weights = arguments[:5]
         similarity, reduction, ignore_index, needs_grad, want_stats = arguments[5 + len(names) :]
         return _streamed(
-            rule, rows, columns, row_labels, column_labels, weights,
+            rule, parts, rows, columns, row_labels, column_labels, weights,
             dict(zip(names, arguments[5:], strict=False)), learned,
-            similarity, reduction, ignore_index, needs_grad, want_stats,
+            similarity, reduction_of(reduction, mean), ignore_index, needs_grad, want_stats,
         )  # fmt: skip
 
     _library.impl(name, kernel, "CPU")
@@ -138,21 +158,31 @@ def autograd_inside() -> Iterator[None]:
 
 
 def value_and_gradients(
-    rule: Callable[..., Tensor], s: Tensor, upstream: Callable[[Tensor], Tensor], leaves: Sequence[Tensor]
-) -> tuple[Tensor, list[Tensor]]:
-    """``rule(s, *leaves)`` of one chunk, and the gradients of s and of every leaf for the upstream vector."""
+    rule: Callable[..., RowLosses],
+    s: Tensor,
+    upstream: Callable[[Sequence[Terms]], Sequence[Tensor]],
+    leaves: Sequence[Tensor],
+) -> tuple[tuple[Terms, ...], list[Tensor]]:
+    """``rule(s, *leaves)`` of one chunk, and the gradients of s and of every leaf for one upstream vector a part."""
     with autograd_inside():
         inputs = [x.detach().requires_grad_() for x in (s, *leaves)]
-        row_loss = rule(*inputs)
-        if not row_loss.requires_grad:  # constant: no pair has a say
-            return row_loss, [torch.zeros_like(x) for x in inputs]
-        found = torch.autograd.grad(row_loss, inputs, upstream(row_loss.detach()), allow_unused=True)
-    gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
-    return row_loss.detach(), gradients
+        parts = as_terms(rule(*inputs))
+        detached = tuple(Terms(part.total.detach(), part.active, part.count) for part in parts)
+        pairs = [
+            (part.total, vector)
+            for part, vector in zip(parts, upstream(detached), strict=True)
+            if part.total.requires_grad  # else constant: no pair has a say
+        ]
+        if not pairs:
+            return detached, [torch.zeros_like(x) for x in inputs]
+        totals, vectors = zip(*pairs, strict=True)
+        found = torch.autograd.grad(totals, inputs, vectors, allow_unused=True)
+    return detached, [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 
 def _streamed(
-    rule: Callable[..., Tensor],
+    rule: Callable[..., RowLosses],
+    parts: int,
     rows: Tensor,
     columns: Tensor | None,
     row_labels: Tensor,
@@ -166,7 +196,7 @@ def _streamed(
     needs_grad: int,
     want_stats: bool,
 ) -> tuple[Tensor, ...]:
-    """The operator of a rule: loss, statistics, gradients of rows, columns and learned settings."""
+    """The operator of a rule: loss, statistics, gradients of rows, columns, learned settings and weights."""
     _check(rows, columns, row_labels, column_labels, weights, [settings[name] for name in learned])
     for word, allowed in ((similarity, _checks.SIMILARITIES), (reduction, _checks.REDUCTIONS)):
         if word not in allowed:
@@ -176,56 +206,80 @@ def _streamed(
     n, m, dtype = matrix.rows.shape[0], matrix.columns.shape[0], matrix.rows.dtype
     known = row_labels if column_labels is None else column_labels
     keep = ~labels_equal(row_labels, ignore_index, rows)
-    weight = torch.where(keep, 1.0 if weights is None else weights.to(dtype), 0.0).to(dtype)
-    nonzero = reduction == "mean_nonzero"
-    columns_index = torch.arange(m, device=rows.device)
+    weight = row_weights(matrix.rows.new_empty(n), keep, weights)
     # Written in place: small results kept between the large temporaries of the chunks would fragment the heap.
-    all_losses = matrix.rows.new_zeros(n)
+    all_terms = matrix.rows.new_zeros(parts, 3, n)
     stats = torch.zeros(NUM_STATS, dtype=torch.float64, device=rows.device)
     d_learned = {name: torch.zeros_like(settings[name], dtype=dtype) for name in learned}
-    for chunk in chunks(n, m):
+    columns_index = torch.arange(m, device=rows.device)
+
+    def masks(chunk: slice) -> tuple[Tensor, Tensor]:
         own = columns_index[chunk].unsqueeze(1) == columns_index.unsqueeze(0) if matrix.one_batch else None
-        positive, negative = pair_masks(row_labels[chunk], known, ignore_index, own)
-        s = matrix.block(chunk)
+        return pair_masks(row_labels[chunk], known, ignore_index, own)
+
+    def on_chunk(chunk: slice, positive: Tensor, negative: Tensor) -> tuple[Callable[..., RowLosses], list[Tensor]]:
+        """The rule as a function of s and of learned settings, and these."""
         given = {k: v[chunk] if k in learned and v.dim() == 1 else v for k, v in settings.items()}
-        leaves = [given[name].to(dtype) for name in learned]
 
-        def on_chunk(
-            block: Tensor, *values: Tensor, p: Tensor = positive, n: Tensor = negative, given: dict[str, Any] = given
-        ) -> Tensor:
-            return rule(block, p, n, **{**given, **dict(zip(learned, values, strict=True))})
+        def apply(block: Tensor, *values: Tensor) -> RowLosses:
+            return rule(block, positive, negative, **{**given, **dict(zip(learned, values, strict=True))})
 
-        if gradients:
+        return apply, [given[name].to(dtype) for name in learned]
 
-            def upstream(row_loss: Tensor, share: Tensor = weight[chunk]) -> Tensor:
-                return torch.where(row_loss <= 0, 0.0, share) if nonzero else share
+    def gradients_of(chunk: slice, s: Tensor, positive: Tensor, negative: Tensor, scales: Tensor) -> Sequence[Terms]:
+        """Add what a chunk has to say to all gradients, each part times its scale."""
 
-            row_loss, (d_s, *d_leaves) = value_and_gradients(on_chunk, s, upstream, leaves)
-            matrix.add(chunk, s, d_s)
-            for name, d_leaf in zip(learned, d_leaves, strict=True):
-                if d_learned[name].dim() == 1:
-                    d_learned[name][chunk] = d_leaf
-                else:
-                    d_learned[name] += d_leaf
+        def upstream(found: Sequence[Terms]) -> list[Tensor]:
+            told = [counts(part, keep[chunk], reduction) for part in found]
+            return [torch.where(t, weight[chunk], 0.0) * scale for t, scale in zip(told, scales, strict=True)]
+
+        apply, leaves = on_chunk(chunk, positive, negative)
+        found, (d_s, *d_leaves) = value_and_gradients(apply, s, upstream, leaves)
+        matrix.add(chunk, s, d_s)
+        for name, d_leaf in zip(learned, d_leaves, strict=True):
+            if d_learned[name].dim() == 1:
+                d_learned[name][chunk] = d_leaf
+            else:
+                d_learned[name] += d_leaf
+        return found
+
+    # The divisor of one part is taken in at the end; those of several parts must be known before their gradients meet.
+    two_passes = gradients and parts > 1 and reduction != "sum"
+    for chunk in chunks(n, m):
+        positive, negative = masks(chunk)
+        s = matrix.block(chunk)
+        if gradients and not two_passes:
+            found = gradients_of(chunk, s, positive, negative, weight.new_ones(parts))
         else:
-            row_loss = on_chunk(s, *leaves)
-        all_losses[chunk] = row_loss
-        stats += statistics(s, positive, negative, positive, negative, row_loss, keep[chunk], want_stats)
-    loss = reduce_rows(all_losses, keep, weights, reduction)
-
-    def output(name: str, value: Tensor | None, like: Tensor | None) -> Tensor:
-        if value is None or like is None or not gradients or not needs_grad & GRADIENT_BITS[name]:
-            return rows.new_empty((0, rows.shape[1]) if name in ("rows", "columns") else (0,), dtype=dtype)
-        return (value * scale).contiguous()
-
+            apply, leaves = on_chunk(chunk, positive, negative)
+            found = as_terms(apply(s, *leaves))
+        for (total, active, count), part in zip(all_terms, found, strict=True):
+            total[chunk], active[chunk], count[chunk] = part.total, part.active, part.count
+        stats += statistics(s, positive, negative, positive, negative, row_totals(found), keep[chunk], want_stats)
+    terms = [Terms(*part) for part in all_terms]
+    loss = reduce_rows(terms, keep, weights, reduction)
+    inverses = torch.stack([inverse_divisor(part, weight, reduction) for part in terms])
+    if two_passes:
+        for chunk in chunks(n, m):
+            gradients_of(chunk, matrix.block(chunk), *masks(chunk), inverses)
     if n > CHUNK_ENTRIES // max(m, 1):
         _close_holes()
-    scale = _inverse_divisor(all_losses, weight, reduction)
+    scale = 1.0 if two_passes else inverses[0]
     d_rows, d_columns = matrix.gradients() if gradients else (None, None)
+
+    def output(name: str, like: Tensor | None, value: Tensor | None) -> Tensor:
+        if value is None or like is None or not gradients or not needs_grad & GRADIENT_BITS[name]:
+            return rows.new_empty((0, rows.shape[1]) if name in ("rows", "columns") else (0,), dtype=dtype)
+        return value.contiguous()
+
     return (
-        loss, stats, output("rows", d_rows, rows), output("columns", d_columns, columns),
-        *(output(name, d_learned[name], settings[name]) for name in learned),
-    )  # fmt: skip
+        loss,
+        stats,
+        output("rows", rows, None if d_rows is None else d_rows * scale),
+        output("columns", columns, None if d_columns is None else d_columns * scale),
+        *(output(name, settings[name], d_learned[name] * scale) for name in learned),
+        output("weights", weights, weights_gradient(terms, keep, weight, reduction)),
+    )
 
 
 def _check(
@@ -247,10 +301,9 @@ def _check(
     if (columns is None) != (column_labels is None):
         raise RuntimeError("columns and column_labels must be given together")
     for labels, side in ((row_labels, rows), (known, other)):
-        if labels.dtype != torch.int64 or labels.shape != side.shape[:1]:
-            raise RuntimeError(
-                f"labels are {labels.dtype} {tuple(labels.shape)}; expected int64 ({side.shape[0]},), one for each row"
-            )
+        expected = (side.shape[0], *row_labels.shape[1:2])  # (N,), or (N, W) words of multi-hot labels on both sides
+        if labels.dtype != torch.int64 or labels.shape != expected:
+            raise RuntimeError(f"labels are {labels.dtype} {tuple(labels.shape)}; expected int64 {expected}")
     for values in (weights, *learned):
         if values is None:
             continue
@@ -274,13 +327,3 @@ def _close_holes() -> None:
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
-
-
-def _inverse_divisor(row_loss: Tensor, weight: Tensor, reduction: str) -> Tensor:
-    """What gradients of the weighted sum are multiplied with."""
-    if reduction in ("sum", "none"):
-        return torch.ones((), dtype=row_loss.dtype, device=row_loss.device)
-    if reduction == "mean_nonzero":
-        weight = torch.where(row_loss <= 0, 0.0, weight)
-    total = weight.sum()
-    return torch.where(total == 0, 0.0, 1.0 / torch.where(total == 0, 1.0, total))

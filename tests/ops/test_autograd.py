@@ -168,4 +168,5 @@ def test_a_frozen_tower_gets_no_gradient():
 
 
 def test_bits_are_named_once():
-    assert _autograd.GRADIENT_BITS == {"rows": 1, "columns": 2, "temperature": 4}
+    bits = {"rows": 1, "columns": 2, "temperature": 4, "bias": 8, "boundary": 16, "weights": 32}
+    assert bits == _autograd.GRADIENT_BITS

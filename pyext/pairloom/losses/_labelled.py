@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss
+from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
 from pairloom.losses._translate import Reducer, reduction_of, similarity_of
 from pairloom.reference._rows import labels_equal
@@ -40,18 +41,22 @@ def labelled_loss(
     allowed: Sequence[str] = _checks.LOSS_SIMILARITIES,
     normalize: bool = False,
     temperature: Tensor | float | None = None,
+    bias: Tensor | float | None = None,
+    boundary: Tensor | float | None = None,
 ) -> Any:
     """Check what all of these losses take, and call operator ``name``.
 
-    ``settings`` are its own, in their order and checked before; a temperature comes before them. ``normalize`` divides
-    rows by their length where a distance is taken ("cosine" always does).
+    ``settings`` are its own, in their order and checked before; learned ones come before them: temperature, bias,
+    boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,). ``normalize`` divides rows by
+    their length where a distance is taken ("cosine" always does).
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
-    scale: Tensor | None = None
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
     if temperature is not None:
         _checks.temperature(temperature, "embeddings", embeddings)
-        scale = as_temperature(temperature, embeddings)
-        settings = (scale, *settings)
+    _checks.learned("bias", bias, "embeddings", embeddings)
+    _checks.learned("boundary", boundary, "embeddings", embeddings)
+    learned = [None if value is None else as_temperature(value, embeddings) for value in (temperature, bias, boundary)]
+    settings = (*(value for value in learned if value is not None), *settings)
     _checks.choice("similarity", similarity, allowed)
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.label_value("ignore_index", ignore_index)
@@ -67,14 +72,14 @@ def labelled_loss(
         getattr(reference, name),
         embeddings,
         ref_emb,
-        labels.to(torch.int64),
-        None if ref_labels is None else ref_labels.to(torch.int64),
+        operator_labels(labels, ignore_index),
+        None if ref_labels is None else operator_labels(ref_labels, ignore_index),
         weights,
         *settings,
         similarity,
         reduction,
         ignore_index,
-        gradient_bits(embeddings, ref_emb, scale, reduction),
+        gradient_bits(embeddings, ref_emb, learned[0], reduction, learned[1], learned[2], weights),
         return_stats,
     )
 
@@ -228,11 +233,11 @@ class LabelledLoss(nn.Module):
     ) -> Any:
         """(loss, statistics or None) by the reducer."""
         assert self.reducer is not None
-        _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
+        _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, self.ignore_index)
         assert labels is not None
         if weights is not None:
             raise ValueError("weights is given, but the reducer of this loss weights anchors itself; give one of them")
-        keep = ~labels_equal(labels, self.ignore_index, embeddings)
+        keep = ~labels_equal(operator_labels(labels, self.ignore_index), self.ignore_index, embeddings)
         weights = self.reducer.weights(labels, keep)
         arguments = {**arguments, "reduction": self.reducer.reduction, "weights": weights}
         found = self.function(embeddings, labels, ref_emb, ref_labels, return_stats=want_stats, **arguments)

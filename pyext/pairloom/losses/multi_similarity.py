@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pairloom import _checks, reference
 from pairloom._dispatch import gradient_bits, pair_loss, scripted_as
+from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 from pairloom.losses._labelled import LabelledLoss
@@ -36,8 +37,8 @@ def _multi_similarity_script(
 ) -> Tensor:
     if labels is None:
         raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
-    row_labels = labels.to(torch.int64)
-    column_labels = None if ref_labels is None else ref_labels.to(torch.int64)
+    row_labels = operator_labels(labels, ignore_index)
+    column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
     bits = gradient_bits(embeddings, ref_emb, None, reduction)
     return torch.ops.pairloom.multi_similarity(
         embeddings, ref_emb, row_labels, column_labels, weights, alpha, beta, base, epsilon,
@@ -164,13 +165,13 @@ def multi_similarity(
         >>> f"{loss.item():.4f}, {int(stats.mined_negatives)} of {int(stats.negatives)} negatives"
         '0.2995, 2 of 8 negatives'
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
     _check_settings(alpha, beta, base, epsilon)
     _checks.loss_settings(similarity, reduction, ignore_index)
     _checks.weights(weights, "embeddings", embeddings)
     assert labels is not None
-    row_labels = labels.to(torch.int64)
-    column_labels = None if ref_labels is None else ref_labels.to(torch.int64)
+    row_labels = operator_labels(labels, ignore_index)
+    column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
     bits = gradient_bits(embeddings, ref_emb, None, reduction)
     return pair_loss(
         torch.ops.pairloom.multi_similarity, reference.multi_similarity,

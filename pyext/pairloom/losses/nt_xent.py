@@ -169,7 +169,7 @@ def nt_xent(
         >>> f"{pairloom.functional.nt_xent(torch.cat([first, second]), sample, temperature=0.5).item():.4f}"
         '1.2203'
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index, multi_hot=False)
     _checks.temperature(temperature, "embeddings", embeddings)
     _checks.choice("average", average, AVERAGES)
     _checks.loss_settings(similarity, reduction, ignore_index)

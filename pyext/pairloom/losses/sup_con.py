@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
+from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 from pairloom.losses._labelled import LabelledLoss
@@ -36,8 +37,8 @@ def _sup_con_script(
 ) -> Tensor:
     if labels is None:
         raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
-    row_labels = labels.to(torch.int64)
-    column_labels = None if ref_labels is None else ref_labels.to(torch.int64)
+    row_labels = operator_labels(labels, ignore_index)
+    column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
     scale = as_temperature(temperature, embeddings)
     bits = gradient_bits(embeddings, ref_emb, scale, reduction)
     return torch.ops.pairloom.sup_con(
@@ -156,14 +157,14 @@ def sup_con(
         >>> f"{pairloom.functional.sup_con(views, y, temperature=0.5, form='in').item():.4f}"
         '1.5477'
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels)
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
     _checks.temperature(temperature, "embeddings", embeddings)
     _checks.choice("form", form, FORMS)
     _checks.loss_settings(similarity, reduction, ignore_index)
     _checks.weights(weights, "embeddings", embeddings)
     assert labels is not None
-    row_labels = labels.to(torch.int64)
-    column_labels = None if ref_labels is None else ref_labels.to(torch.int64)
+    row_labels = operator_labels(labels, ignore_index)
+    column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
     scale = as_temperature(temperature, embeddings)
     bits = gradient_bits(embeddings, ref_emb, scale, reduction)
     return pair_loss(

@@ -6,7 +6,8 @@ infinite, because 0 * inf = NaN in a (second) derivative. No function looks at v
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,20 +17,73 @@ from pairloom.reference.similarity import pairwise_similarity
 NUM_STATS = 11
 
 
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """One part of a loss whose means run over pairs or triplets: for each of R rows, what its terms add up to.
+
+    No term is below 0. Means of several parts are added (positive and negative pairs, each with their own mean).
+    """
+
+    total: Tensor
+    """(R,) sums of the terms; differentiable."""
+    active: Tensor
+    """(R,) how many terms are above 0; a NaN term counts."""
+    count: Tensor
+    """(R,) how many terms there are."""
+
+
+RowLosses = Tensor | Sequence[Terms]
+"""What a rule about rows returns: (R,) losses, or one or several parts."""
+
+
+def as_terms(losses: RowLosses) -> tuple[Terms, ...]:
+    """The parts of a loss; a loss for each row is one part, with one term in each row."""
+    if not isinstance(losses, Tensor):
+        return tuple(losses)
+    # "not <= 0" instead of "> 0": a NaN loss counts, so that NaN input is never hidden.
+    return (Terms(losses, ~(losses.detach() <= 0), torch.ones_like(losses, dtype=torch.bool)),)
+
+
+def row_totals(parts: Sequence[Terms]) -> Tensor:
+    """(R,) losses of the rows: the totals of all parts together."""
+    losses = parts[0].total
+    for part in parts[1:]:
+        losses = losses + part.total
+    return losses
+
+
+def reduction_of(reduction: str, mean: str) -> str:
+    """The reduction that "mean" stands for in this loss, whose default mean is over "all" or over "nonzero" terms."""
+    return f"mean_{mean}" if reduction == "mean" else reduction
+
+
 def labels_equal(labels: Tensor | None, value: int | None, like: Tensor) -> Tensor:
-    """Bool (rows of ``like``,): which rows carry the label ``value`` (nobody without labels or without a value)."""
+    """Bool (rows of ``like``,): which rows carry the label ``value`` (nobody without labels or without a value).
+
+    Words of multi-hot labels have no value to compare: they are -1 where the row was full of it (`pairloom._labels`).
+    """
     count = like.shape[0]
     if labels is None or value is None:
         return torch.zeros(count, dtype=torch.bool, device=like.device)
-    found = labels == value
+    found = labels == value if labels.dim() == 1 else labels[:, 0] == -1
     if found.shape[0] == count:
         return found
     return torch.cat([found, found.new_zeros(count - found.shape[0])])
 
 
+def shared_label(row_labels: Tensor, column_labels: Tensor) -> Tensor:
+    """Bool (N, M): equal ids, or any bit set in both of two rows of words."""
+    if row_labels.dim() == 1:
+        return row_labels.unsqueeze(1) == column_labels.unsqueeze(0)
+    shared = (row_labels[:, :1] & column_labels[:, 0]) != 0
+    for word in range(1, row_labels.shape[1]):  # one after the other: no (N, M, W) tensor
+        shared = shared | ((row_labels[:, word : word + 1] & column_labels[:, word]) != 0)
+    return shared
+
+
 def same_label(row_labels: Tensor, column_labels: Tensor, columns: int) -> Tensor:
     """Bool (N, columns); columns beyond the length of ``column_labels`` have no label and equal nobody."""
-    same = row_labels.unsqueeze(1) == column_labels.unsqueeze(0)
+    same = shared_label(row_labels, column_labels)
     missing = columns - column_labels.shape[0]
     return torch.cat([same, same.new_zeros((same.shape[0], missing))], dim=1) if missing else same
 
@@ -63,15 +117,15 @@ def pair_masks(
     row_labels: Tensor, column_labels: Tensor, ignore_index: int | None, own: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Masks (N, M) of positives and negatives; ``own`` marks what is no pair: rows that meet themselves."""
-    same = row_labels.unsqueeze(1) == column_labels.unsqueeze(0)
+    same = shared_label(row_labels, column_labels)
     pair = torch.ones_like(same) if own is None else ~own
     if ignore_index is not None:
-        pair = pair & (column_labels != ignore_index).unsqueeze(0)
+        pair = pair & ~labels_equal(column_labels, ignore_index, column_labels).unsqueeze(0)
     return same & pair, ~same & pair
 
 
 def labelled_loss(
-    rule: Callable[[Tensor, Tensor, Tensor], Tensor],
+    rule: Callable[[Tensor, Tensor, Tensor], RowLosses],
     rows: Tensor,
     columns: Tensor | None,
     row_labels: Tensor,
@@ -81,13 +135,17 @@ def labelled_loss(
     reduction: str,
     ignore_index: int | None,
     want_stats: bool,
+    mean: str = "all",
 ) -> tuple[Tensor, Tensor]:
-    """Loss and statistics of a rule about rows, ``rule(s, positive, negative) -> (N,)``, on the whole matrix."""
+    """Loss and statistics of a rule about rows, ``rule(s, positive, negative)``, on the whole matrix.
+
+    The rule returns (N,) losses or parts (`Terms`); ``mean`` says what the reduction "mean" is.
+    """
     columns, keep, positive, negative = labelled_pairs(rows, columns, row_labels, column_labels, ignore_index)
     s = pairwise_similarity(rows, columns, similarity)
-    row_loss = rule(s, positive, negative)
-    loss = reduce_rows(row_loss, keep, weights, reduction)
-    return loss, statistics(s, positive, negative, positive, negative, row_loss, keep, want_stats)
+    parts = as_terms(rule(s, positive, negative))
+    loss = reduce_rows(parts, keep, weights, reduction, mean)
+    return loss, statistics(s, positive, negative, positive, negative, row_totals(parts), keep, want_stats)
 
 
 def row_max(x: Tensor, mask: Tensor) -> Tensor:
@@ -144,30 +202,77 @@ def softplus(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, 0.0) + log1p(torch.exp(-magnitude))
 
 
-def reduce_rows(row_loss: Tensor, keep: Tensor, weights: Tensor | None, reduction: str) -> Tensor:
-    """(N,) losses -> scalar (or (N,) for "none"). Rows not kept count nowhere; nothing to average is exactly 0.
+def reduce_rows(losses: RowLosses, keep: Tensor, weights: Tensor | None, reduction: str, mean: str = "all") -> Tensor:
+    """Losses of N rows -> scalar (or (N,) for "none"). Rows not kept count nowhere; nothing to average is exactly 0.
 
-    none           w_i l_i
-    sum            sum_i w_i l_i
-    mean mean_all  sum_i w_i l_i / sum_i w_i
-    mean_nonzero   the same sums over the rows whose loss is above 0
+    With l_i the total of row i, and t_ip, a_ip and c_ip the total, active and count of its part p (`Terms`):
+
+        none           w_i l_i
+        sum            sum_i w_i l_i
+        mean_all       sum_p ( sum_i w_i t_ip / sum_i w_i c_ip )
+        mean_nonzero   sum_p ( sum_i w_i t_ip / sum_i w_i a_ip )
+        mean           the one of these two that ``mean`` names
     """
-    weight = torch.ones_like(row_loss) if weights is None else weights.to(row_loss.dtype)
-    weight = torch.where(keep, weight, 0.0)
-    weighted = weight * torch.where(keep, row_loss, 0.0)
-    if reduction == "none":
-        return weighted
-    if reduction == "sum":
-        return weighted.sum()
-    if reduction == "mean_nonzero":
-        # "not <= 0" instead of "> 0": a NaN loss counts, so that NaN input is never hidden.
-        weight = torch.where(row_loss <= 0, 0.0, weight)
-        weighted = torch.where(row_loss <= 0, 0.0, weighted)
-    elif reduction not in ("mean", "mean_all"):
+    parts = as_terms(losses)
+    weight = row_weights(parts[0].total, keep, weights)
+    reduction = reduction_of(reduction, mean)
+    if reduction in ("none", "sum"):
+        weighted = weight * torch.where(keep, row_totals(parts), 0.0)
+        return weighted if reduction == "none" else weighted.sum()
+    if reduction not in ("mean_all", "mean_nonzero"):
         raise ValueError(f"reduction is {reduction!r}; allowed: mean, mean_all, mean_nonzero, sum, none")
-    total = weight.sum()
-    nothing = total == 0
-    return torch.where(nothing, 0.0, weighted.sum() / torch.where(nothing, 1.0, total))
+    value: Tensor | None = None
+    for part in parts:
+        weighted = weight * torch.where(counts(part, keep, reduction), part.total, 0.0)
+        total = divided_by(part, weight, reduction).sum()
+        nothing = total == 0
+        quotient = torch.where(nothing, 0.0, weighted.sum() / torch.where(nothing, 1.0, total))
+        value = quotient if value is None else value + quotient
+    assert value is not None
+    return value
+
+
+def row_weights(like: Tensor, keep: Tensor, weights: Tensor | None) -> Tensor:
+    """(N,) weights of the rows in the dtype of ``like``; 0 for those not kept."""
+    weight = torch.ones_like(like) if weights is None else weights.to(like.dtype)
+    return torch.where(keep, weight, 0.0)
+
+
+def counts(part: Terms, keep: Tensor, reduction: str) -> Tensor:
+    """(N,) which rows have a say in a part: those kept, and with an active term where the mean is over these."""
+    return keep & (part.active != 0) if reduction == "mean_nonzero" else keep
+
+
+def divided_by(part: Terms, weight: Tensor, reduction: str) -> Tensor:
+    """(N,) what each row adds to the divisor of a part."""
+    number = part.active if reduction == "mean_nonzero" else part.count
+    return torch.where(number == 0, 0.0, weight * number.to(weight.dtype))
+
+
+def inverse_divisor(part: Terms, weight: Tensor, reduction: str) -> Tensor:
+    """0-d: what the gradient of the weighted sum of a part is multiplied with."""
+    if reduction in ("sum", "none"):
+        return torch.ones((), dtype=weight.dtype, device=weight.device)
+    total = divided_by(part, weight, reduction).sum()
+    return torch.where(total == 0, 0.0, 1.0 / torch.where(total == 0, 1.0, total))
+
+
+def weights_gradient(parts: Sequence[Terms], keep: Tensor, weight: Tensor, reduction: str) -> Tensor:
+    """(N,) derivative of the reduced loss in the weights of the rows: d (sum w t / sum w c) = (t_i - mean c_i) / sum.
+
+    Where the divisor is 0, the loss is 0 by definition, and so is its derivative.
+    """
+    gradient = torch.zeros_like(weight)
+    for part in parts:
+        took_part = counts(part, keep, reduction)
+        total = torch.where(took_part, part.total, 0.0)
+        if reduction not in ("sum", "none"):
+            inverse = inverse_divisor(part, weight, reduction)
+            mean = (weight * total).sum() * inverse
+            number = divided_by(part, torch.ones_like(weight), reduction)
+            total = (total - mean * torch.where(took_part, number, 0.0)) * inverse
+        gradient = gradient + total
+    return gradient
 
 
 def statistics(
