@@ -61,7 +61,13 @@ template <class T, class Call>
 void run_loss(const Call& call, const Parallel& pool) {
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
   if constexpr (sizeof(T) == sizeof(float)) {
-    if (!is_distance(call.pairs.similarity) && splits_exactly(call.pairs, pool)) return run<T, SplitProducts>(call, pool);
+    const PairLossCall& pairs = call.pairs;
+    const DType dtype = pairs.rows.dtype;
+    const bool half = dtype == pairs.columns.dtype && (dtype == DType::bf16 || dtype == DType::f16);
+    if (!is_distance(pairs.similarity) && splits_exactly(pairs, pool, half)) {
+      if (!half) return run<T, SplitProducts<3>>(call, pool);
+      return dtype == DType::bf16 ? run<T, SplitProducts<1>>(call, pool) : run<T, SplitProducts<2>>(call, pool);
+    }
   }
 #endif
   run<T, FmaProducts<T>>(call, pool);

@@ -23,6 +23,8 @@ struct ProductSizes {
 template <class T>
 class FmaProducts {
  public:
+  // Rows come with all their factors: 1 / norm, 1 / temperature.
+  static constexpr bool kRaw = false;
   // Rows that a thread takes at least (whole tiles), and works on together (their operands fit the second-level cache).
   static constexpr int64_t kRowUnit = kTileRows;
   static constexpr int64_t kBlockRows = 32 * kTileRows;

@@ -19,7 +19,7 @@ class PairLoss : PairRun<T, Products> {
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
       Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
       Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale,
-      Run::load_rows, Run::to_logits, Run::pull, Run::subtract_pulled, Run::finish_row, Run::finish_columns, Run::reduce_temperature;
+      Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row, Run::finish_columns, Run::reduce_temperature;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
@@ -79,7 +79,7 @@ class PairLoss : PairRun<T, Products> {
       const int64_t end = std::min(j + Products::kColumnBlock, m_);
       products_.similarities(r0, count, rows, j, end, s + j);
       for (int64_t r = 0; r < count; ++r) {
-        if (distances_) to_logits(first + r, end - j, s + r * s_stride_ + j);
+        to_logits(first + r, r0 + r, j, end, s + r * s_stride_);
         extremes[r].add(pairs_, first + r, j, end, s + r * s_stride_);
       }
     }
@@ -95,7 +95,7 @@ class PairLoss : PairRun<T, Products> {
     T* d = wants_rows_ ? d_chunk_.get() + r0 * stride_ : nullptr;
     for (int64_t j = 0; j < m_; j += Products::kWeightBlock) {
       const int64_t end = std::min(j + Products::kWeightBlock, m_);
-      for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, row[r], j, end, s + r * s_stride_);
+      for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, r0 + r, row[r], j, end, s + r * s_stride_);
       if (wants_rows_) products_.d_rows(session, count, s + j, j, end, d, j > 0);
     }
     for (int64_t r = 0; r < count; ++r) {
@@ -166,26 +166,26 @@ class PairLoss : PairRun<T, Products> {
   }
 
   // S to W = dL/dS in place. Returns the sum of dL/dz * z where the temperature needs it.
-  T weigh_row(int64_t i, const typename Rule::Row& row, int64_t begin, int64_t end, T* s) const {
+  T weigh_row(int64_t i, int64_t r, const typename Rule::Row& row, int64_t begin, int64_t end, T* s) const {
     const T w = static_cast<T>(weight(i));
     if (w == T{0}) {
       std::fill(s + begin, s + end, T{0});
       return T{0};
     }
-    if (call_.d_temperature == nullptr && !distances_) {
+    if (call_.d_temperature == nullptr) {
       pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
-        store<T>(s + j, rule_.weigh(load(s + j), positive, negative, row) * w);
+        const vec<T> z = load(s + j);
+        store<T>(s + j, to_weights(i, r, j, z, rule_.weigh(z, positive, negative, row) * w));
       });
       return T{0};
     }
-    const T inverse_temperature = scale(i);
     const T origin = rule_.origin(row);
     vec<T> slope{};
     pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
       const vec<T> z = load(s + j);
       const vec<T> weighed = rule_.weigh(z, positive, negative, row) * w;
       slope += (positive | negative) ? weighed * (z - origin) : vec<T>{};
-      store<T>(s + j, distances_ ? pull(z, weighed, inverse_temperature) : weighed);
+      store<T>(s + j, to_weights(i, r, j, z, weighed));
     });
     return sum_lanes<T>(slope);
   }

@@ -2,6 +2,7 @@
 // gradients of loaded rows back to the gradients of the embeddings. engine/pair_loss.h and engine/pair_sweep.h are the ways.
 // The temperature is folded into the rows (z = (x / temperature) . y), the norms of cosine into rows and columns. Distances are made of
 // the rows as they are, z = -|x - y|^2 / temperature or -|x - y| / temperature, and come back as pulls: dz/dx is a multiple of y - x.
+// Products that take rows raw (Products::kRaw) leave all factors to S: z = a_i b_j (x . y) with a = 1 / (norm temperature), b = 1 / norm.
 #pragma once
 
 #include <limits>
@@ -60,7 +61,7 @@ class PairRun {
                    .wants_rows = wants_rows_,
                    .wants_columns = wants_columns_,
                    .distances = distances_}),
-        column_factor_(wants_columns_ ? m_ : 0),
+        column_factor_(wants_columns_ || Products::kRaw ? vector_width<T>(m_) : 0),
         rows_(chunk_rows_ * stride_),
         row_factor_(chunk_rows_),
         s_(in_units(chunk_rows_) * s_stride_),
@@ -119,14 +120,15 @@ class PairRun {
   }
 
   void pack_columns() {
+    for (int64_t j = m_; Products::kRaw && j < vector_width<T>(m_); ++j) column_factor_[j] = T{0};
     constexpr int64_t kPack = Products::kColumnPack;
     parallel_for(pool_, (m_ + kPack - 1) / kPack, [&](int64_t begin, int64_t end) {
       Buffer<T> rows(kPack * stride_);
       for (int64_t first = begin * kPack; first < std::min(end * kPack, m_); first += kPack) {
         const int64_t count = std::min(kPack, m_ - first);
         for (int64_t j = 0; j < count; ++j) {
-          const T factor = load_row(column_matrix(), first + j, normalize_, rows.get() + j * stride_, stride_);
-          if (wants_columns_) column_factor_[first + j] = factor;
+          const T factor = load_as_wanted(column_matrix(), first + j, rows.get() + j * stride_);
+          if (wants_columns_ || Products::kRaw) column_factor_[first + j] = factor;
         }
         products_.pack_columns(first, count, rows.get());
       }
@@ -140,15 +142,22 @@ class PairRun {
     return static_cast<T>(1.0 / call_.temperature[call_.temperature_per_row ? row : 0]);
   }
 
-  // What row i is multiplied with besides the norm.
-  T radius(int64_t i) const { return distances_ ? T{1} : scale(i); }
+  // Row i as the products want it; returns 1 / norm, or 1.
+  T load_as_wanted(const Matrix& m, int64_t i, T* out) const {
+    if (!Products::kRaw) return load_row(m, i, normalize_, out, stride_);
+    scaled_row(m, i, T{1}, out, stride_);
+    return normalize_ ? inverse_norm(out, dim_) : T{1};
+  }
+
+  // What a row of the chunk was multiplied with besides that.
+  T radius(int64_t i) const { return distances_ || Products::kRaw ? T{1} : scale(i); }
 
   // `count` rows from row r0 of the chunk on, which begins at row chunk_first.
   void load_rows(int64_t chunk_first, int64_t r0, int64_t count) {
     T* rows = rows_.get() + r0 * stride_;
     for (int64_t r = 0; r < count; ++r) {
       const int64_t i = chunk_first + r0 + r;
-      row_factor_[r0 + r] = load_row(call_.rows, i, normalize_, rows + r * stride_, stride_);
+      row_factor_[r0 + r] = load_as_wanted(call_.rows, i, rows + r * stride_);
       const T factor = radius(i);
       if (factor != T{1}) {
         for (int64_t k = 0; k < dim_; ++k) rows[r * stride_ + k] *= factor;
@@ -165,8 +174,15 @@ class PairRun {
       for (int64_t k = 0; k < dim_; ++k) out[k] = radius * g[k];
       return;
     }
-    chain_rule(y, factor, radius, normalize_, dim_, g);
+    along_row(y, factor, radius, g);
     for (int64_t k = 0; k < dim_; ++k) out[k] = g[k] * gradient_scale_;
+  }
+
+  // From the gradient of a loaded row y to that of its embedding. A raw row is on the sphere of its own radius, 1 / factor, and
+  // products of raw rows have the factor already.
+  void along_row(const T* y, T factor, T radius, T* g) const {
+    if (Products::kRaw && (!normalize_ || factor == T{0})) return;
+    chain_rule(y, factor, Products::kRaw ? T{1} / factor : radius, normalize_, dim_, g);
   }
 
   void finish_columns() {
@@ -192,8 +208,9 @@ class PairRun {
             for (int64_t k = 0; k < dim_; ++k) g[k] += out[k];
           }
           if (normalize_) {
-            scaled_row(column_matrix(), first + j, column_factor_[first + j], y.get(), stride_);
-            chain_rule(y.get(), column_factor_[first + j], T{1}, true, dim_, g);
+            const T factor = column_factor_[first + j];
+            scaled_row(column_matrix(), first + j, Products::kRaw ? T{1} : factor, y.get(), stride_);
+            along_row(y.get(), factor, T{1}, g);
           }
           for (int64_t k = 0; k < dim_; ++k) out[k] = g[k] * gradient_scale_;
         }
@@ -201,18 +218,23 @@ class PairRun {
     });
   }
 
-  // Squared distances to z, in place.
-  void to_logits(int64_t i, int64_t count, T* s) const {
-    const T factor = -scale(i);
-    if (call_.similarity == Similarity::euclidean) {
-      for (int64_t j = 0; j < count; ++j) s[j] = factor * std::sqrt(s[j]);
-    } else {
-      for (int64_t j = 0; j < count; ++j) s[j] *= factor;
+  // What the products made of row r of the chunk (row i) and columns [begin, end), to z in place.
+  void to_logits(int64_t i, int64_t r, int64_t begin, int64_t end, T* s) const {
+    if constexpr (Products::kRaw) {
+      const T factor = row_factor_[r] * scale(i);
+      for (int64_t j = begin; j < end; ++j) s[j] *= factor * column_factor_[j];
+    } else if (distances_) {
+      const T factor = -scale(i);
+      const bool root = call_.similarity == Similarity::euclidean;
+      for (int64_t j = begin; j < end; ++j) s[j] = factor * (root ? std::sqrt(s[j]) : s[j]);
     }
   }
 
-  // What dL/dz = w of a vector of pairs pulls y - x with.
-  vec<T> pull(vec<T> z, vec<T> w, T inverse_temperature) const {
+  // dL/dz of a vector of pairs from column j on, to what the products of the gradients take.
+  PAIRLOOM_INLINE vec<T> to_weights(int64_t i, int64_t r, int64_t j, vec<T> z, vec<T> w) const {
+    if constexpr (Products::kRaw) return w * (row_factor_[r] * scale(i)) * load(column_factor_.get() + j);
+    if (!distances_) return w;
+    const T inverse_temperature = scale(i);
     if (call_.similarity == Similarity::squared_euclidean) return w * (T{2} * inverse_temperature);
     return z == T{0} ? vec<T>{} : -w * (inverse_temperature * inverse_temperature) / z;  // z = -|x - y| / temperature
   }

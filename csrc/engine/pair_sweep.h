@@ -24,7 +24,7 @@ class PairSweep : PairRun<T, Products> {
   using Run = PairRun<T, Products>;
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
       Run::wants_columns_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
-      Run::gradient_scale_, Run::untouched_columns_, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale, Run::load_rows,
+      Run::gradient_scale_, Run::untouched_columns_, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale, Run::load_rows, Run::to_logits, Run::to_weights,
       Run::finish_row, Run::finish_columns, Run::reduce_temperature;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
@@ -141,7 +141,11 @@ class PairSweep : PairRun<T, Products> {
     for (int64_t j = from; j < m_; j += Products::kColumnBlock) {
       const int64_t end = std::min(j + Products::kColumnBlock, m_);
       products_.similarities(r0, count, rows, j, end, s);
-      for (int64_t r = 0; r < count; ++r) sum_row(first + r, (r0 + r) / kStrip, j, end, s + r * s_stride_ - j);
+      for (int64_t r = 0; r < count; ++r) {
+        T* row = s + r * s_stride_ - j;
+        to_logits(first + r, r0 + r, j, end, row);
+        sum_row(first + r, (r0 + r) / kStrip, j, end, row);
+      }
     }
   }
 
@@ -228,9 +232,10 @@ class PairSweep : PairRun<T, Products> {
     for (int64_t j0 = from; j0 < m_; j0 += Products::kColumnBlock) {
       const int64_t block_end = std::min(j0 + Products::kColumnBlock, m_);
       products_.similarities(r0, count, rows, j0, block_end, s + j0);
+      for (int64_t r = 0; r < count; ++r) to_logits(first + r, r0 + r, j0, block_end, s + r * s_stride_);
       for (int64_t j = j0; j < block_end; j += Products::kWeightBlock) {
         const int64_t end = std::min(j + Products::kWeightBlock, block_end);
-        for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, j, end, s + r * s_stride_);
+        for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, r0 + r, j, end, s + r * s_stride_);
         if (wants_rows_) products_.d_rows(session, count, s + j, j, end, d, j > from);
       }
     }
@@ -241,18 +246,18 @@ class PairSweep : PairRun<T, Products> {
   }
 
   // S to V in place: dL/dz of the pair in both its roles. Returns the sum of V z where the temperature needs it.
-  double weigh_row(int64_t i, int64_t begin, int64_t end, T* s) const {
+  double weigh_row(int64_t i, int64_t r, int64_t begin, int64_t end, T* s) const {
     if (pairs_.ignores(i)) {
       std::fill(s + begin, s + end, T{0});
       return 0;
     }
     if (call_.d_temperature == nullptr) {
-      weigh_pairs(i, begin, end, s, [](int64_t, vec<T>, vec<T>) PAIRLOOM_LAMBDA_INLINE {});
+      weigh_pairs(i, r, begin, end, s, [](int64_t, vec<T>, vec<T>) PAIRLOOM_LAMBDA_INLINE {});
       return 0;
     }
     vec<T> slope{}, in_square{};  // in the square both orders of a pair are there, each with the weights of both
     const int64_t split = call_.self ? square_end(i) : 0;
-    weigh_pairs(i, begin, end, s, [&](int64_t j, vec<T> z, vec<T> v) PAIRLOOM_LAMBDA_INLINE {
+    weigh_pairs(i, r, begin, end, s, [&](int64_t j, vec<T> z, vec<T> v) PAIRLOOM_LAMBDA_INLINE {
       const mask<T> later = lane_numbers<T>() + static_cast<lane_int<T>>(j) >= static_cast<lane_int<T>>(split);
       slope += later ? v * z : vec<T>{};
       in_square += later ? vec<T>{} : v * z;
@@ -261,7 +266,7 @@ class PairSweep : PairRun<T, Products> {
   }
 
   template <class F>
-  PAIRLOOM_INLINE void weigh_pairs(int64_t i, int64_t begin, int64_t end, T* s, F&& also) const {
+  PAIRLOOM_INLINE void weigh_pairs(int64_t i, int64_t r, int64_t begin, int64_t end, T* s, F&& also) const {
     const int64_t stride = padded_stride<T>(n_), column_stride = call_.self ? stride : padded_stride<T>(m_);
     const T* own = row_weights_.get() + i;
     const T* columns = call_.self ? row_weights_.get() : column_weights_.get();
@@ -277,7 +282,7 @@ class PairSweep : PairRun<T, Products> {
         v = positive ? e * factor - offset : v;
       }
       also(j, z, v);
-      store<T>(s + j, v);
+      store<T>(s + j, to_weights(i, r, j, z, v));
     });
   }
 

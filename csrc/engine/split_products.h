@@ -1,7 +1,10 @@
-// The three matrix products of a pair loss on a matrix unit (engine/matrix_unit.h), float32 only; the class that
-// engine/fma_products.h describes. Packed operands are 32 x 32 blocks, split; d_columns is kept transposed, block by block, because
+// The three matrix products of a pair loss on a matrix unit (engine/matrix_unit.h), summed in float32; the class that
+// engine/fma_products.h describes. Rows and columns are split into kParts: three for float32 embeddings; two for float16 and one for
+// bfloat16, which are taken as they are (kRaw). W has at least two. Packed operands are 32 x 32 blocks, split; d_columns is kept transposed, block by block, because
 // W can be the right operand without being transposed and the left one not.
 #pragma once
+
+#include <algorithm>
 
 #include "core/buffer.h"
 #include "core/parallel.h"
@@ -12,13 +15,21 @@
 
 namespace pairloom::PAIRLOOM_ISA {
 
+template <int kParts>
 class SplitProducts {
+  static constexpr int kWeightParts = std::max(kParts, 2);
+  static constexpr int64_t kSteps = kDepthSteps<kParts>;
+  static constexpr int64_t kPackedStep = kStep<kParts>;
+  static constexpr int64_t kWeightStep = kStep<kWeightParts>;
+
  public:
+  // Half-precision rows are operands as they are, exact; what they are to be multiplied with (1 / norm, 1 / temperature) is applied to S.
+  static constexpr bool kRaw = kParts < 3;
   static constexpr int64_t kRowUnit = kBlock;
   static constexpr int64_t kBlockRows = 8 * kBlock;
   static constexpr int64_t kChunkRows = 8 * kBlock;
   static constexpr int64_t kStripRows = kBlock;
-  static constexpr int64_t kWeightBlock = 2 * kDepthSteps * kBlock;
+  static constexpr int64_t kWeightBlock = 8 * kBlock;
   static constexpr int64_t kColumnBlock = 8 * kBlock;
   static constexpr int64_t kColumnPack = kBlock;
   static constexpr int64_t kColumnUnit = 2 * kBlock;
@@ -28,16 +39,16 @@ class SplitProducts {
         stride_(padded_stride<float>(sizes.dim)),
         dim_blocks_(blocks(sizes.dim)),
         chunk_blocks_(blocks(sizes.chunk_rows)),
-        columns_for_s_(blocks(sizes.columns) * dim_blocks_ * kStep),
-        columns_for_rows_(sizes.wants_rows ? (blocks(sizes.columns) + kWeightSteps - 1) / kWeightSteps * kWeightSteps * dim_blocks_ * kStep
+        columns_for_s_(blocks(sizes.columns) * dim_blocks_ * kPackedStep),
+        columns_for_rows_(sizes.wants_rows ? (blocks(sizes.columns) + kWeightSteps - 1) / kWeightSteps * kWeightSteps * dim_blocks_ * kPackedStep
                                            : 0),
-        rows_for_s_(chunk_blocks_ * dim_blocks_ * kStep),
-        rows_for_columns_(sizes.wants_columns ? chunk_blocks_ * dim_blocks_ * kStep : 0),
+        rows_for_s_(chunk_blocks_ * dim_blocks_ * kPackedStep),
+        rows_for_columns_(sizes.wants_columns ? chunk_blocks_ * dim_blocks_ * kPackedStep : 0),
         d_columns_(sizes.wants_columns ? blocks(sizes.columns) * dim_blocks_ * kBlock * kBlock : 0) {}
 
   class Session {
    public:
-    Session() : w(kBlockRows * kWeightBlock / (kBlock * kBlock) * kStep) {}
+    Session() : w(kBlockRows * kWeightBlock / (kBlock * kBlock) * kWeightStep) {}
     Buffer<Pair> w;  // a block of W, split
 
    private:
@@ -46,8 +57,8 @@ class SplitProducts {
 
   void pack_columns(int64_t first, int64_t count, const float* rows) {
     for (int64_t k = 0; k < dim_blocks_; ++k) {
-      split_along<Lie::column>(rows + k * kBlock, stride_, count, kBlock, column_panel(first) + k * kStep);
-      if (sizes_.wants_rows) split_across<Lie::row>(rows + k * kBlock, stride_, count, kBlock, weight_panel(first, k));
+      split_along<kParts, Lie::column>(rows + k * kBlock, stride_, count, kBlock, column_panel(first) + k * kPackedStep);
+      if (sizes_.wants_rows) split_across<kParts, Lie::row>(rows + k * kBlock, stride_, count, kBlock, weight_panel(first, k));
     }
   }
 
@@ -55,8 +66,8 @@ class SplitProducts {
     for (int64_t r = 0; r < count; r += kBlock) {
       const float* block = rows + r * stride_;
       for (int64_t k = 0; k < dim_blocks_; ++k) {
-        split_along<Lie::row>(block + k * kBlock, stride_, count - r, kBlock, row_panel(r0 + r) + k * kStep);
-        if (sizes_.wants_columns) split_across<Lie::column>(block + k * kBlock, stride_, count - r, kBlock, row_slice(r0 + r, k));
+        split_along<kParts, Lie::row>(block + k * kBlock, stride_, count - r, kBlock, row_panel(r0 + r) + k * kPackedStep);
+        if (sizes_.wants_columns) split_across<kParts, Lie::column>(block + k * kBlock, stride_, count - r, kBlock, row_slice(r0 + r, k));
       }
     }
   }
@@ -64,14 +75,14 @@ class SplitProducts {
   // The loops below let the operand that is used again and again be a panel of kDepthSteps blocks, and bring the next panel nearer
   // meanwhile. What they cycle through fits the second-level cache for any D.
   void similarities(int64_t r0, int64_t count, const float*, int64_t j, int64_t end, float* s) const {
-    for (int64_t k = 0; k < dim_blocks_; k += kDepthSteps) {
-      const int64_t steps = std::min(kDepthSteps, dim_blocks_ - k);
+    for (int64_t k = 0; k < dim_blocks_; k += kSteps) {
+      const int64_t steps = std::min(kSteps, dim_blocks_ - k);
       for (int64_t column = j; column < end; column += kBlock) {
-        const Pair* panel = column_panel(column) + k * kStep;
-        const Pair* ahead = panel + dim_blocks_ * kStep;
-        for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs) {
+        const Pair* panel = column_panel(column) + k * kPackedStep;
+        const Pair* ahead = panel + dim_blocks_ * kPackedStep;
+        for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs<kParts>) {
           float* c = s + r * sizes_.s_stride + (column - j);
-          multiply_blocks(row_panel(r0 + r) + k * kStep, panel, steps, c, sizes_.s_stride, k > 0, ahead);
+          multiply_blocks<kParts, kParts>(row_panel(r0 + r) + k * kPackedStep, panel, steps, c, sizes_.s_stride, k > 0, ahead);
         }
       }
     }
@@ -79,19 +90,19 @@ class SplitProducts {
 
   void d_rows(Session& session, int64_t count, const float* w, int64_t j, int64_t end, float* d, bool accumulate) const {
     const int64_t steps = blocks(end - j);
-    const auto split_w = [&](int64_t r, int64_t step) { return session.w.get() + (r / kBlock * kWeightSteps + step) * kStep; };
+    const auto split_w = [&](int64_t r, int64_t step) { return session.w.get() + (r / kBlock * kWeightSteps + step) * kWeightStep; };
     for (int64_t r = 0; r < count; r += kBlock) {
       for (int64_t step = 0; step < steps; ++step) {
-        split_along<Lie::row>(w + r * sizes_.s_stride + step * kBlock, sizes_.s_stride, count - r, in_vectors(end - j - step * kBlock),
+        split_along<kWeightParts, Lie::row>(w + r * sizes_.s_stride + step * kBlock, sizes_.s_stride, count - r, in_vectors(end - j - step * kBlock),
                               split_w(r, step));
       }
     }
     for (int64_t k = 0; k < dim_blocks_; ++k) {
-      for (int64_t step = 0; step < steps; step += kDepthSteps) {
-        const Pair* panel = weight_panel(j, k) + step * kStep;
-        const Pair* ahead = panel + kDepthSteps * kStep;
-        for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs) {
-          multiply_blocks(split_w(r, step), panel, std::min(kDepthSteps, steps - step), d + r * stride_ + k * kBlock, stride_,
+      for (int64_t step = 0; step < steps; step += kSteps) {
+        const Pair* panel = weight_panel(j, k) + step * kPackedStep;
+        const Pair* ahead = panel + kSteps * kPackedStep;
+        for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs<kParts>) {
+          multiply_blocks<kWeightParts, kParts>(split_w(r, step), panel, std::min(kSteps, steps - step), d + r * stride_ + k * kBlock, stride_,
                           accumulate || step > 0, ahead);
         }
       }
@@ -106,13 +117,14 @@ class SplitProducts {
         const int64_t last = std::min(first + kDimTogether, dim_blocks_);
         for (int64_t j = begin; j < end; j += kBlock) {
           for (int64_t step = 0; step < steps; ++step) {
-            split_across<Lie::row>(s + (r + step * kBlock) * sizes_.s_stride + j, sizes_.s_stride, depth - step * kBlock,
-                                   in_vectors(end - j), session.w.get() + step * kStep);
+            split_across<kWeightParts, Lie::row>(s + (r + step * kBlock) * sizes_.s_stride + j, sizes_.s_stride, depth - step * kBlock,
+                                   in_vectors(end - j), session.w.get() + step * kWeightStep);
           }
-          for (int64_t step = 0; step < steps; step += kDepthSteps) {
+          for (int64_t step = 0; step < steps; step += kSteps) {
             for (int64_t k = first; k < last; ++k) {
-              multiply_blocks(row_slice(r, k) + step * kStep, session.w.get() + step * kStep, std::min(kDepthSteps, steps - step),
-                              d_block(j, k), kBlock, accumulate || r + step > 0, d_block(j + kBlock, k));
+              multiply_blocks<kParts, kWeightParts>(row_slice(r, k) + step * kPackedStep, session.w.get() + step * kWeightStep,
+                                                    std::min(kSteps, steps - step), d_block(j, k), kBlock, accumulate || r + step > 0,
+                                                    d_block(j + kBlock, k));
             }
           }
         }
@@ -138,16 +150,16 @@ class SplitProducts {
   static int64_t in_vectors(int64_t columns) { return columns > kTile ? kBlock : kTile; }
 
   // 32 columns over the whole depth of S.
-  Pair* column_panel(int64_t column) const { return columns_for_s_.get() + column / kBlock * dim_blocks_ * kStep; }
+  Pair* column_panel(int64_t column) const { return columns_for_s_.get() + column / kBlock * dim_blocks_ * kPackedStep; }
   // The block of W's depth that `column` begins or lies in, of components 32 k and on.
   Pair* weight_panel(int64_t column, int64_t k) const {
     const int64_t panel = column / kWeightBlock * dim_blocks_ + k;
-    return columns_for_rows_.get() + (panel * kWeightSteps + column % kWeightBlock / kBlock) * kStep;
+    return columns_for_rows_.get() + (panel * kWeightSteps + column % kWeightBlock / kBlock) * kPackedStep;
   }
   // 32 rows of the chunk over the whole depth of S.
-  Pair* row_panel(int64_t row) const { return rows_for_s_.get() + row / kBlock * dim_blocks_ * kStep; }
+  Pair* row_panel(int64_t row) const { return rows_for_s_.get() + row / kBlock * dim_blocks_ * kPackedStep; }
   // Components 32 k and on, from a row of the chunk on.
-  Pair* row_slice(int64_t row, int64_t k) const { return rows_for_columns_.get() + (k * chunk_blocks_ + row / kBlock) * kStep; }
+  Pair* row_slice(int64_t row, int64_t k) const { return rows_for_columns_.get() + (k * chunk_blocks_ + row / kBlock) * kPackedStep; }
   float* d_block(int64_t column, int64_t k) const { return d_columns_.get() + (column / kBlock * dim_blocks_ + k) * kBlock * kBlock; }
 
   const ProductSizes sizes_;
@@ -174,10 +186,11 @@ inline float largest_magnitude(const float* x, int64_t count) {
   return magnitude;
 }
 
-// Whether the split of every number that matters is exact: finite, and neither so large nor so small that a part leaves the range.
-inline bool splits_exactly(const PairLossCall& call, const Parallel& pool) {
-  constexpr float kSmallest = 0x1p-60f, kLargest = 0x1p60f;
-  const auto in_range = [](double x) { return x >= kSmallest && x <= kLargest; };
+// Whether every number that matters is finite, and neither so large nor so small that a part of it, or a sum of products of numbers
+// that are taken as they are, leaves the range.
+inline bool splits_exactly(const PairLossCall& call, const Parallel& pool, bool raw) {
+  const float largest = raw ? 0x1p40f : 0x1p60f, smallest = 1 / largest;
+  const auto in_range = [&](double x) { return x >= smallest && x <= largest; };
   const int64_t n = call.rows.rows;
   for (int64_t i = 0; call.temperature != nullptr && i < (call.temperature_per_row ? n : 1); ++i) {
     if (!(call.temperature[i] >= 0x1p-30 && call.temperature[i] <= 0x1p30)) return false;
