@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
+    from pairloom.streaming import stream_rows
 
     __version__: str
 
@@ -44,6 +45,7 @@ _HOME = {
     "PairStats": "pairloom._stats",
     "SupConLoss": "pairloom.losses",
     "pairwise_similarity": "pairloom.similarity",
+    "stream_rows": "pairloom.streaming",
     "topk": "pairloom.scoring",
 }
 _SUBPACKAGES = ("export", "functional", "losses", "metrics", "reference", "testing")
@@ -67,6 +69,7 @@ __all__ = [
     "metrics",
     "pairwise_similarity",
     "reference",
+    "stream_rows",
     "topk",
 ]
 
