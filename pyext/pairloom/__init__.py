@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pairloom.losses import (
         BatchHardTripletLoss,
         BinomialDevianceLoss,
+        CircleLoss,
         CLIPLoss,
         DCLLoss,
         GeneralizedLiftedStructureLoss,
@@ -36,6 +37,7 @@ _HOME = {
     "BatchHardTripletLoss": "pairloom.losses",
     "BinomialDevianceLoss": "pairloom.losses",
     "CLIPLoss": "pairloom.losses",
+    "CircleLoss": "pairloom.losses",
     "DCLLoss": "pairloom.losses",
     "GeneralizedLiftedStructureLoss": "pairloom.losses",
     "HCLLoss": "pairloom.losses",
@@ -54,6 +56,7 @@ __all__ = [
     "BatchHardTripletLoss",
     "BinomialDevianceLoss",
     "CLIPLoss",
+    "CircleLoss",
     "DCLLoss",
     "GeneralizedLiftedStructureLoss",
     "HCLLoss",

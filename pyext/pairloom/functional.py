@@ -2,6 +2,7 @@
 
 from pairloom.losses.batch_hard_triplet import batch_hard_triplet
 from pairloom.losses.binomial_deviance import binomial_deviance
+from pairloom.losses.circle import circle
 from pairloom.losses.clip import clip
 from pairloom.losses.dcl import dcl
 from pairloom.losses.hcl import hcl
@@ -14,6 +15,7 @@ from pairloom.losses.sup_con import sup_con
 __all__ = [
     "batch_hard_triplet",
     "binomial_deviance",
+    "circle",
     "clip",
     "dcl",
     "hcl",

@@ -2,6 +2,7 @@
 
 from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
 from pairloom.losses.binomial_deviance import BinomialDevianceLoss
+from pairloom.losses.circle import CircleLoss
 from pairloom.losses.clip import CLIPLoss
 from pairloom.losses.dcl import DCLLoss
 from pairloom.losses.hcl import HCLLoss
@@ -15,6 +16,7 @@ __all__ = [
     "BatchHardTripletLoss",
     "BinomialDevianceLoss",
     "CLIPLoss",
+    "CircleLoss",
     "DCLLoss",
     "GeneralizedLiftedStructureLoss",
     "HCLLoss",
