@@ -9,7 +9,9 @@ from pairloom.losses.hcl import hcl
 from pairloom.losses.info_nce import info_nce
 from pairloom.losses.lifted_structure import lifted_structure
 from pairloom.losses.multi_similarity import multi_similarity
+from pairloom.losses.normalized_softmax import normalized_softmax
 from pairloom.losses.nt_xent import nt_xent
+from pairloom.losses.proxy_nca import proxy_nca
 from pairloom.losses.sup_con import sup_con
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "info_nce",
     "lifted_structure",
     "multi_similarity",
+    "normalized_softmax",
     "nt_xent",
+    "proxy_nca",
     "sup_con",
 ]

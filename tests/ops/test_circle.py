@@ -1,4 +1,4 @@
-"""circle: golden values, pytorch-metric-learning beside it, the gradient with constant weights, extremes, empty cases."""
+"""circle: golden value, pytorch-metric-learning beside it, the gradient with constant weights, extremes, no pairs."""
 
 import pytest
 import torch

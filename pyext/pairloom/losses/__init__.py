@@ -9,7 +9,9 @@ from pairloom.losses.hcl import HCLLoss
 from pairloom.losses.info_nce import InfoNCELoss
 from pairloom.losses.lifted_structure import GeneralizedLiftedStructureLoss
 from pairloom.losses.multi_similarity import MultiSimilarityLoss
+from pairloom.losses.normalized_softmax import NormalizedSoftmaxLoss
 from pairloom.losses.nt_xent import NTXentLoss
+from pairloom.losses.proxy_nca import ProxyNCALoss
 from pairloom.losses.sup_con import SupConLoss
 
 __all__ = [
@@ -23,5 +25,7 @@ __all__ = [
     "InfoNCELoss",
     "MultiSimilarityLoss",
     "NTXentLoss",
+    "NormalizedSoftmaxLoss",
+    "ProxyNCALoss",
     "SupConLoss",
 ]

@@ -1,4 +1,4 @@
-"""Circle loss of every anchor: each pair pulls as strongly as it is far from its optimum, and that weight is a constant.
+"""Circle loss of every anchor: each pair pulls as strongly as it is far from its optimum; that weight is a constant.
 
     a_p = sg[1 + m - s_ip]_+,   a_n = sg[s_in + m]_+          sg: no gradient
     L_i = log(1 + sum_{n in N_i} e^{gamma a_n (s_in - m)}  sum_{p in P_i} e^{-gamma a_p (s_ip - 1 + m)})
