@@ -8,7 +8,10 @@ from pairloom.losses.dcl import dcl
 from pairloom.losses.hcl import hcl
 from pairloom.losses.info_nce import info_nce
 from pairloom.losses.lifted_structure import lifted_structure
+from pairloom.losses.moco import moco
 from pairloom.losses.multi_similarity import multi_similarity
+from pairloom.losses.multiple_negatives_ranking import multiple_negatives_ranking
+from pairloom.losses.n_pairs import n_pairs
 from pairloom.losses.normalized_softmax import normalized_softmax
 from pairloom.losses.nt_xent import nt_xent
 from pairloom.losses.proxy_nca import proxy_nca
@@ -23,7 +26,10 @@ __all__ = [
     "hcl",
     "info_nce",
     "lifted_structure",
+    "moco",
     "multi_similarity",
+    "multiple_negatives_ranking",
+    "n_pairs",
     "normalized_softmax",
     "nt_xent",
     "proxy_nca",

@@ -66,6 +66,7 @@ def test_proxies_learn_the_classes():
     labels = torch.arange(200) % 4
     x = centres[labels] + 0.1 * torch.randn(200, 8)
     loss = NormalizedSoftmaxLoss(4, 8)
+    assert loss.with_stats(x, labels)[1].top1_accuracy < 1
     optimiser = torch.optim.SGD(loss.parameters(), lr=0.5)
     for _ in range(30):
         optimiser.zero_grad()
@@ -73,7 +74,6 @@ def test_proxies_learn_the_classes():
         optimiser.step()
     _, stats = loss.with_stats(x, labels)
     assert stats.top1_accuracy == 1
-    assert torch.nn.functional.cosine_similarity(loss.proxies, centres).min() > 0.7
 
 
 def test_ignored_labels_and_state():

@@ -8,7 +8,10 @@ from pairloom.losses.dcl import DCLLoss
 from pairloom.losses.hcl import HCLLoss
 from pairloom.losses.info_nce import InfoNCELoss
 from pairloom.losses.lifted_structure import GeneralizedLiftedStructureLoss
+from pairloom.losses.moco import MoCoLoss
 from pairloom.losses.multi_similarity import MultiSimilarityLoss
+from pairloom.losses.multiple_negatives_ranking import MultipleNegativesRankingLoss
+from pairloom.losses.n_pairs import NPairsLoss
 from pairloom.losses.normalized_softmax import NormalizedSoftmaxLoss
 from pairloom.losses.nt_xent import NTXentLoss
 from pairloom.losses.proxy_nca import ProxyNCALoss
@@ -23,7 +26,10 @@ __all__ = [
     "GeneralizedLiftedStructureLoss",
     "HCLLoss",
     "InfoNCELoss",
+    "MoCoLoss",
     "MultiSimilarityLoss",
+    "MultipleNegativesRankingLoss",
+    "NPairsLoss",
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
     "ProxyNCALoss",
