@@ -25,7 +25,7 @@ def circle(
     m: float = 0.4,
     gamma: float = 80.0,
     similarity: str = "cosine",
-    reduction: str = "mean_nonzero",
+    reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
     return_stats: bool = False,
@@ -51,7 +51,7 @@ def circle(
         m: relaxation: positives are pulled up to 1 + m, negatives pushed down to -m.
         gamma: scale of the exponents, above 0.
         similarity: "cosine" or "dot".
-        reduction: "mean_nonzero" (over the anchors with a loss other than 0), "mean" and "mean_all" (over all anchors
+        reduction: "mean" and "mean_nonzero" (over the anchors with a loss other than 0), "mean_all" (over all anchors
             not ignored), "sum", or "none" (one loss for each anchor). With ``weights`` a mean is sum(w L) / sum(w).
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
@@ -109,7 +109,7 @@ class CircleLoss(LabelledLoss):
         m: relaxation: positives are pulled up to 1 + m, negatives pushed down to -m.
         gamma: scale of the exponents, above 0.
         similarity: "cosine" or "dot".
-        reduction: "mean_nonzero", "mean", "mean_all", "sum" or "none".
+        reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
 
     Raises:
@@ -131,7 +131,7 @@ class CircleLoss(LabelledLoss):
         gamma: float = 80.0,
         *,
         similarity: str = "cosine",
-        reduction: str = "mean_nonzero",
+        reduction: str = "mean",
         ignore_index: int | None = -100,
     ) -> None:
         _check_settings(m, gamma)
@@ -150,7 +150,7 @@ def _samples(
             yield Sample("steep", {**sample.arguments, "m": 0.25, "gamma": 80.0}, sample.differentiable, True)
 
 
-define_streamed("circle", circle_rule, ("float m", "float gamma"))
+define_streamed("circle", circle_rule, ("float m", "float gamma"), mean="nonzero")
 record = register(
     OpRecord(
         name="circle",

@@ -46,7 +46,7 @@ def circle(
     m: float = 0.4,
     gamma: float = 80.0,
     similarity: str = "cosine",
-    reduction: str = "mean_nonzero",
+    reduction: str = "mean",
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -56,5 +56,15 @@ def circle(
         return circle_rule(s, positive, negative, m, gamma)
 
     return labelled_loss(
-        rule, rows, columns, row_labels, column_labels, weights, similarity, reduction, ignore_index, want_stats
+        rule,
+        rows,
+        columns,
+        row_labels,
+        column_labels,
+        weights,
+        similarity,
+        reduction,
+        ignore_index,
+        want_stats,
+        mean="nonzero",
     )
