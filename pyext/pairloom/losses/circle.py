@@ -46,6 +46,7 @@ def circle(
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors. Dtypes of the two may
             differ; half inputs are summed in float32, and each gradient comes back in the dtype of its input.
         labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
+            Or (N, L) of 0 and 1, multi-hot: whoever shares any label with an anchor is its positive.
         ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
         ref_labels: (M,) the class of each reference row.
         m: relaxation: positives are pulled up to 1 + m, negatives pushed down to -m.

@@ -56,7 +56,7 @@ def n_pairs(
         >>> f"{pairloom.functional.n_pairs(x, torch.tensor([0, 0, 1, 1])).item():.4f}"
         '0.5093'
     """
-    _checks.labelled_pairs(embeddings, labels, None, None)
+    _checks.labelled_pairs(embeddings, labels, None, None, ignore_index, multi_hot=False)
     _checks.loss_settings(similarity, reduction, ignore_index)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator is a {type(generator).__name__}; it must be a torch.Generator, or None")
