@@ -5,9 +5,12 @@ from pairloom.losses.binomial_deviance import binomial_deviance
 from pairloom.losses.circle import circle
 from pairloom.losses.clip import clip
 from pairloom.losses.dcl import dcl
+from pairloom.losses.dhel import dhel
+from pairloom.losses.gist import gist
 from pairloom.losses.hcl import hcl
 from pairloom.losses.info_nce import info_nce
 from pairloom.losses.lifted_structure import lifted_structure
+from pairloom.losses.lifted_structure_pairs import lifted_structure_pairs
 from pairloom.losses.moco import moco
 from pairloom.losses.multi_similarity import multi_similarity
 from pairloom.losses.multiple_negatives_ranking import multiple_negatives_ranking
@@ -23,9 +26,12 @@ __all__ = [
     "circle",
     "clip",
     "dcl",
+    "dhel",
+    "gist",
     "hcl",
     "info_nce",
     "lifted_structure",
+    "lifted_structure_pairs",
     "moco",
     "multi_similarity",
     "multiple_negatives_ranking",

@@ -5,9 +5,12 @@ from pairloom.losses.binomial_deviance import BinomialDevianceLoss
 from pairloom.losses.circle import CircleLoss
 from pairloom.losses.clip import CLIPLoss
 from pairloom.losses.dcl import DCLLoss
+from pairloom.losses.dhel import DHELLoss
+from pairloom.losses.gist import GISTEmbedLoss
 from pairloom.losses.hcl import HCLLoss
 from pairloom.losses.info_nce import InfoNCELoss
 from pairloom.losses.lifted_structure import GeneralizedLiftedStructureLoss
+from pairloom.losses.lifted_structure_pairs import LiftedStructureLoss
 from pairloom.losses.moco import MoCoLoss
 from pairloom.losses.multi_similarity import MultiSimilarityLoss
 from pairloom.losses.multiple_negatives_ranking import MultipleNegativesRankingLoss
@@ -23,9 +26,12 @@ __all__ = [
     "CLIPLoss",
     "CircleLoss",
     "DCLLoss",
+    "DHELLoss",
+    "GISTEmbedLoss",
     "GeneralizedLiftedStructureLoss",
     "HCLLoss",
     "InfoNCELoss",
+    "LiftedStructureLoss",
     "MoCoLoss",
     "MultiSimilarityLoss",
     "MultipleNegativesRankingLoss",
