@@ -154,6 +154,20 @@ def weights(value: Tensor | None, of: str, rows: Tensor) -> None:
         raise ValueError(f"weights holds {_first_not(value, value >= 0)}; every value must be finite and not negative")
 
 
+def arguments(name: str, values: Any, of: str, rows: Tensor) -> None:
+    """Tensors with an entry for each row of the embeddings called ``of``."""
+    if isinstance(values, Tensor):
+        raise TypeError(f"{name} is a Tensor; it must be a sequence of tensors")
+    for number, value in enumerate(values):
+        entry = f"{name}[{number}]"
+        _tensor(entry, value)
+        if value.dim() == 0 or value.shape[0] != rows.shape[0]:
+            raise ValueError(
+                f"{entry} has shape {_shape(value)}; it must have {rows.shape[0]} entries, one for each row of {of}"
+            )
+        same_device(entry, value, of, rows)
+
+
 def choice(name: str, value: str, allowed: Sequence[str]) -> None:
     """One of a few words."""
     if value not in allowed:

@@ -29,6 +29,7 @@ MODULES = (
     "pairloom.losses.binomial_deviance",
     "pairloom.losses.dcl",
     "pairloom.losses.hcl",
+    "pairloom.losses.circle",
 )
 """Every module that registers an operator, in the order of the documentation."""
 
@@ -94,6 +95,8 @@ class Support:
     """torch.jit.script, saved and loaded."""
     onnx: bool = True
     """Export to standard ONNX operators."""
+    true_gradient: bool = True
+    """gradcheck passes; otherwise the definition holds parts of the value constant, in the reference too."""
     double_backward: bool = True
     """gradgradcheck passes (the second derivative through the reference)."""
     func_transforms: bool = True

@@ -42,6 +42,9 @@ from pairloom.similarity import distance_pull, through_unit_rows
 CHUNK_ENTRIES = 1 << 18
 """Entries of S in one chunk, 1 MiB: its tensors stay in the cache and are taken from the heap again and again."""
 
+CLOSE_AFTER = 1 << 24
+"""Entries of S, 64 MiB, after which memory that the chunks have freed is given back."""
+
 STREAMED = Support(aoti=False, torchscript=False, standalone=False)
 """What records of these operators promise: they exist in Python only."""
 
@@ -78,11 +81,19 @@ def define_streamed(
     _library.impl(name, kernel, "CPU")
 
 
-def chunks(rows: int, columns: int) -> Iterator[slice]:
-    """Slices of rows; where they end depends on the sizes alone."""
-    count = min(max(CHUNK_ENTRIES // max(columns, 1), 16), 4096)
+def chunks(rows: int, columns: int, count: int | None = None) -> Iterator[slice]:
+    """Slices of ``count`` rows; where they end depends on the sizes alone."""
+    if count is None:
+        count = min(max(CHUNK_ENTRIES // max(columns, 1), 16), 4096)
+    since_closed = 0
     for first in range(0, rows, count):
         yield slice(first, min(first + count, rows))
+        since_closed += count * columns
+        if since_closed > CLOSE_AFTER:
+            _close_holes()
+            since_closed = 0
+    if rows > count:
+        _close_holes()
 
 
 class ChunkedSimilarity:
@@ -262,8 +273,6 @@ def _streamed(
     if two_passes:
         for chunk in chunks(n, m):
             gradients_of(chunk, matrix.block(chunk), *masks(chunk), inverses)
-    if n > CHUNK_ENTRIES // max(m, 1):
-        _close_holes()
     scale = 1.0 if two_passes else inverses[0]
     d_rows, d_columns = matrix.gradients() if gradients else (None, None)
 
@@ -321,8 +330,8 @@ def _malloc_trim() -> Callable[[int], int] | None:
 def _close_holes() -> None:
     """Give freed memory back to the system, where glibc is the allocator.
 
-    Without this a process grew by some 50 MiB with every call of 6,144 x 6,144 pairs (glibc 2.36): thousands of aligned
-    blocks that come and go leave holes it does not fill again. With it the size stays.
+    Without this a process grew by some 50 MiB with every call of 6,144 x 6,144 pairs (glibc 2.36), and within a call by
+    all of its blocks: thousands of aligned blocks that come and go leave holes it does not fill again.
     """
     trim = _malloc_trim()
     if trim is not None:

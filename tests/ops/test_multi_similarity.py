@@ -10,6 +10,7 @@ from pytorch_metric_learning.miners import MultiSimilarityMiner
 from pairloom import MultiSimilarityLoss
 from pairloom.functional import multi_similarity
 from tests.ops import golden
+from tests.ops.peers import SEEDS, assert_equal_peer, uneven
 
 
 def test_golden_values():
@@ -158,3 +159,64 @@ def test_module_refuses_index_tuples_and_missing_labels():
     with pytest.raises(ValueError, match="labels is None"):
         loss(golden.A)
     assert "epsilon=0.2" in repr(MultiSimilarityLoss(epsilon=0.2))
+
+
+def official(x, labels, epsilon, alpha=2.0, beta=40.0, base=0.5):
+    """The authors' loop over anchors, written down again; it drops positives that equal their anchor."""
+    rows = []
+    for i, own in enumerate(labels.tolist()):
+        s = x @ x[i]
+        positive = s[(labels == own) & (s < 1 - 1e-5)]
+        negative = s[labels != own]
+        kept_negative = negative[negative + epsilon > positive.min()]
+        kept_positive = positive[positive - epsilon < negative.max()]
+        if len(kept_negative) == 0 or len(kept_positive) == 0:
+            rows.append(s.sum() * 0)
+            continue
+        rows.append(
+            torch.log1p(torch.exp(-alpha * (kept_positive - base)).sum()) / alpha
+            + torch.log1p(torch.exp(beta * (kept_negative - base)).sum()) / beta
+        )
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("epsilon", [-0.8, 0.0, 0.1])
+def test_mining_equals_the_code_of_the_authors(seed, epsilon):
+    """Its anchors that lose one kind of pair are skipped; min P - epsilon < max N keeps both kinds or none here too."""
+    torch.manual_seed(seed)
+    x = torch.nn.functional.normalize(torch.randn(24, 3, dtype=torch.float64))
+    labels = torch.arange(24) % 7
+    rows = multi_similarity(x, labels, beta=40.0, epsilon=epsilon, reduction="none")
+    torch.testing.assert_close(rows, official(x, labels, epsilon))
+    if epsilon < 0:
+        assert not rows.all()  # some anchors are skipped
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("references", [False, True])
+def test_mining_equals_the_miner_for_classes_of_any_size(seed, references):
+    """Anchors without a positive keep nothing there either."""
+    x, labels = uneven(seed)
+    inputs, given = (x,), {}
+    if references:
+        ref, given["ref_labels"] = uneven(seed + 10, rows=31)
+        inputs = (x, ref)
+    miner, peer = MultiSimilarityMiner(epsilon=0.1), PeerLoss(alpha=2, beta=50, base=0.5)
+
+    def theirs(x, ref=None):
+        pairs = miner(x.detach(), labels, None if ref is None else ref.detach(), given.get("ref_labels"))
+        return peer(x, labels, pairs, ref, given.get("ref_labels"))
+
+    ours = MultiSimilarityLoss(epsilon=0.1)
+    assert_equal_peer(lambda x, ref=None: ours(x, labels, ref_emb=ref, **given), theirs, *inputs)
+
+
+def test_duplicates_stay_positives():
+    """The one difference: the authors' code takes a duplicate for the anchor itself."""
+    x = golden.A[[0, 0, 1, 2, 3]]
+    labels = torch.tensor([0, 0, 0, 1, 1])
+    rows = multi_similarity(x, labels, beta=40.0, epsilon=1.1, reduction="none")
+    without = official(x, labels, 1.1)
+    assert (rows > without).tolist() == [True, True, False, False, False]
+    torch.testing.assert_close(rows[2:], without[2:])

@@ -3,25 +3,43 @@
 from pairloom.losses._translate import PeerKeywords
 from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
 from pairloom.losses.binomial_deviance import BinomialDevianceLoss
+from pairloom.losses.circle import CircleLoss
 from pairloom.losses.clip import CLIPLoss
 from pairloom.losses.dcl import DCLLoss
+from pairloom.losses.dhel import DHELLoss
+from pairloom.losses.gist import GISTEmbedLoss
 from pairloom.losses.hcl import HCLLoss
 from pairloom.losses.info_nce import InfoNCELoss
 from pairloom.losses.lifted_structure import GeneralizedLiftedStructureLoss
+from pairloom.losses.lifted_structure_pairs import LiftedStructureLoss
+from pairloom.losses.moco import MoCoLoss
 from pairloom.losses.multi_similarity import MultiSimilarityLoss
+from pairloom.losses.multiple_negatives_ranking import MultipleNegativesRankingLoss
+from pairloom.losses.n_pairs import NPairsLoss
+from pairloom.losses.normalized_softmax import NormalizedSoftmaxLoss
 from pairloom.losses.nt_xent import NTXentLoss
+from pairloom.losses.proxy_nca import ProxyNCALoss
 from pairloom.losses.sup_con import SupConLoss
 
 __all__ = [
     "BatchHardTripletLoss",
     "BinomialDevianceLoss",
     "CLIPLoss",
+    "CircleLoss",
     "DCLLoss",
+    "DHELLoss",
+    "GISTEmbedLoss",
     "GeneralizedLiftedStructureLoss",
     "HCLLoss",
     "InfoNCELoss",
+    "LiftedStructureLoss",
+    "MoCoLoss",
     "MultiSimilarityLoss",
+    "MultipleNegativesRankingLoss",
+    "NPairsLoss",
     "NTXentLoss",
+    "NormalizedSoftmaxLoss",
     "PeerKeywords",
+    "ProxyNCALoss",
     "SupConLoss",
 ]

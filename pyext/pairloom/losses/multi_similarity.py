@@ -108,7 +108,7 @@ def multi_similarity(
     against all pairs of the other kind: negatives with s + epsilon > min_P s and positives with s - epsilon < max_N s.
     Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019.
     Defaults are those of pytorch-metric-learning; its MultiSimilarityMiner(epsilon) and loss together are ``epsilon``
-    here, except that an anchor without a positive or without a negative keeps nothing, as in the authors' code.
+    here, and so is the authors' code, except that it takes positives with s >= 1 - 1e-5 (duplicates) for the anchor.
 
     Args:
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors. Dtypes of the two may

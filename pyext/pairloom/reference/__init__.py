@@ -7,6 +7,7 @@ name (without ``needs_grad``) and returns what the operator returns (without the
 
 from pairloom.reference.batch_hard_triplet import batch_hard_triplet
 from pairloom.reference.binomial_deviance import binomial_deviance
+from pairloom.reference.circle import circle
 from pairloom.reference.clip import clip
 from pairloom.reference.dcl import dcl
 from pairloom.reference.hcl import hcl
@@ -20,6 +21,7 @@ from pairloom.reference.topk import topk
 __all__ = [
     "batch_hard_triplet",
     "binomial_deviance",
+    "circle",
     "clip",
     "dcl",
     "hcl",

@@ -1,0 +1,173 @@
+"""Lifted structure loss in its original form, of pairs: function and module, streamed by `pairloom.stream_rows`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pairloom import _checks
+from pairloom._labels import operator_labels
+from pairloom.losses._labelled import DISTANCES, LabelledLoss
+from pairloom.reference._rows import Terms, labels_equal, log_sum_exp, pair_masks, reduce_rows
+from pairloom.streaming import RowContext, stream_rows
+
+
+def lifted_structure_pairs(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    *,
+    neg_margin: float = 1.0,
+    pos_margin: float = 0.0,
+    similarity: str = "euclidean",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    r"""Lifted structure loss of positive pairs: each against all negatives of both its ends.
+
+    With D = -s a distance and N_i the rows of another class than row i:
+
+        J_ij = log( sum_{k in N_i} e^{neg_margin - D_ik} + sum_{l in N_j} e^{neg_margin - D_jl} ) + D_ij - pos_margin
+        L    = mean over positive pairs (i, j) of [J_ij]_+^2 / 2
+
+    The form of one anchor alone is `lifted_structure`. With references, j and the negatives of i are references, and
+    the negatives of j are embeddings. Source: Oh Song et al., "Deep Metric Learning via Lifted Structured Feature
+    Embedding", CVPR 2016; names and margins as in pytorch-metric-learning.
+
+    Args:
+        embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors.
+        labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
+            Or (N, L) of 0 and 1, multi-hot: whoever shares any label with an anchor is its positive.
+        ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
+        ref_labels: (M,) the class of each reference row.
+        neg_margin: distance that negatives are to have.
+        pos_margin: distance that positives may have.
+        similarity: "euclidean" (D is the distance), "squared_euclidean" (its square), "cosine" or "dot" (D is the
+            negated similarity). Rows are compared as they are: normalise them before, as pytorch-metric-learning does.
+        reduction: "mean" and "mean_all" (over all positive pairs), "mean_nonzero" (over those with a loss above 0),
+            "sum", or "none" (the sum of its pairs for each anchor).
+        weights: (N,) float, >= 0, one for each anchor, weighs its pairs. Gets a gradient.
+        ignore_index: rows of this class take no part; None switches it off.
+
+    Returns:
+        The loss: 0-d, or (N,) for "none"; float64 if an embedding is, else float32.
+
+    Raises:
+        TypeError: embeddings that are not float, labels that are not integer or bool.
+        ValueError: labels missing, shapes or devices that do not fit, a setting out of range, an unknown word. Nothing
+            is computed before.
+
+    No positive pair, or no negative pair: 0. NaN in a row that takes part: NaN.
+
+    Cost: two passes over all pairs (three with references), 4 N M D flops forward, and some passes of plain torch over
+    each chunk of rows; O((N + M) D) memory.
+
+    Example:
+        >>> import torch, pairloom
+        >>> x = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-0.8, 0.6]])
+        >>> f"{pairloom.functional.lifted_structure_pairs(x, torch.tensor([0, 0, 1, 1])).item():.4f}"
+        '2.0998'
+    """
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
+    _check_settings(neg_margin, pos_margin)
+    _checks.choice("similarity", similarity, DISTANCES)
+    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.weights(weights, "embeddings", embeddings)
+    assert labels is not None
+    own = operator_labels(labels, ignore_index)
+    other = own if ref_labels is None else operator_labels(ref_labels, ignore_index)
+
+    def pairs(ctx: RowContext) -> tuple[Tensor, Tensor]:
+        """Masks of the rows and columns that ``ctx`` has the labels of: same class, another class."""
+        own_pair = ctx.self_mask if ref_emb is None else None
+        return pair_masks(ctx.row_args[0], ctx.column_args[0], ignore_index, own_pair)
+
+    def negatives(s: Tensor, ctx: RowContext) -> Tensor:
+        total, nothing = log_sum_exp(neg_margin + s, pairs(ctx)[1])
+        return torch.where(nothing, -torch.inf, total)
+
+    def terms(s: Tensor, ctx: RowContext) -> Tensor:
+        """(R, M) -> (R, M): the loss of every positive pair, 0 elsewhere."""
+        near_row, near_column = ctx.row_args[1].unsqueeze(1), ctx.column_args[1].unsqueeze(0)
+        positive = pairs(ctx)[0] & ~((near_row == -torch.inf) & (near_column == -torch.inf))
+        # Masked before the exponential: log(e^a + e^b) of -inf and -inf has no derivative.
+        far = torch.where(
+            positive,
+            torch.logaddexp(torch.where(positive, near_row, 0.0), torch.where(positive, near_column, 0.0))
+            - s
+            - pos_margin,
+            0.0,
+        )
+        return torch.where(far <= 0, 0.0, far * far / 2)  # "not <= 0", so that NaN is kept
+
+    row_near = stream_rows(negatives, embeddings, ref_emb, similarity=similarity, row_args=(own,), column_args=(other,))
+    column_near = row_near
+    if ref_emb is not None:
+        column_near = stream_rows(
+            negatives, ref_emb, embeddings, similarity=similarity, row_args=(other,), column_args=(own,)
+        )
+    given: dict[str, Any] = {"similarity": similarity, "row_args": (own, row_near), "column_args": (other, column_near)}
+    total = stream_rows(lambda s, ctx: terms(s, ctx).sum(1), embeddings, ref_emb, **given)
+    with torch.no_grad():
+        count = stream_rows(lambda s, ctx: pairs(ctx)[0].sum(1).to(s.dtype), embeddings, ref_emb, **given)
+        active = count
+        if reduction == "mean_nonzero":
+            active = stream_rows(
+                lambda s, ctx: (~(terms(s, ctx) <= 0)).sum(1).to(s.dtype), embeddings, ref_emb, **given
+            )
+    keep = ~labels_equal(own, ignore_index, embeddings)
+    return reduce_rows((Terms(total, active, count),), keep, weights, reduction)
+
+
+def _check_settings(neg_margin: float, pos_margin: float) -> None:
+    _checks.finite_number("neg_margin", neg_margin)
+    _checks.finite_number("pos_margin", pos_margin)
+
+
+class LiftedStructureLoss(LabelledLoss):
+    """Lifted structure loss of pairs as a module; all about it stands at `pairloom.functional.lifted_structure_pairs`.
+
+    Args:
+        neg_margin: distance that negatives are to have.
+        pos_margin: distance that positives may have.
+        similarity: "euclidean", "squared_euclidean", "cosine" or "dot".
+        reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
+        ignore_index: anchors and columns of this class take no part; None switches it off.
+
+    Raises:
+        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+
+    Example:
+        >>> import torch, pairloom
+        >>> x = torch.eye(4, requires_grad=True)
+        >>> pairloom.LiftedStructureLoss()(x, torch.tensor([0, 0, 1, 1])).backward()
+        >>> tuple(x.grad.shape)
+        (4, 4)
+    """
+
+    function = staticmethod(lifted_structure_pairs)
+
+    def __init__(
+        self,
+        neg_margin: float = 1.0,
+        pos_margin: float = 0.0,
+        *,
+        similarity: str = "euclidean",
+        reduction: str = "mean",
+        ignore_index: int | None = -100,
+    ) -> None:
+        _check_settings(neg_margin, pos_margin)
+        _checks.choice("similarity", similarity, DISTANCES)
+        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+        _checks.label_value("ignore_index", ignore_index)
+        super().__init__(
+            neg_margin=neg_margin,
+            pos_margin=pos_margin,
+            similarity=similarity,
+            reduction=reduction,
+            ignore_index=ignore_index,
+        )
