@@ -17,9 +17,10 @@ template <class T, class Rule, class Products>
 class PairLoss : PairRun<T, Products> {
   using Run = PairRun<T, Products>;
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
-      Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
-      Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale,
-      Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row, Run::finish_columns, Run::reduce_temperature;
+      Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_,
+      Run::temperature_slope_, Run::pairs_, Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs,
+      Run::pack_columns, Run::weight, Run::scale, Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row,
+      Run::finish_columns, Run::reduce_temperature;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
