@@ -1,7 +1,7 @@
 // The losses of one instruction-set level, and its kernel table: which products and which way through the pairs serve a call.
+#include "core/labels.h"
 #include "cpu/kernels.h"
 #include "cpu/level.h"
-#include "core/labels.h"
 #include "engine/pair_loss.h"
 #include "engine/pair_sweep.h"
 #include "engine/split_products.h"
