@@ -5,6 +5,7 @@
 #include <new>
 #include <vector>
 #if defined(__linux__)
+#include <pthread.h>
 #include <sys/mman.h>
 #endif
 
@@ -30,8 +31,20 @@ struct Retained {
   uint64_t total = 0;
 };
 
+Retained& retained();
+
+// A child process has no thread that would unlock what another thread of its parent had locked.
+Retained* make_retained() {
+#if defined(__linux__)
+  const auto lock = [] { retained().mutex.lock(); };
+  const auto unlock = [] { retained().mutex.unlock(); };
+  pthread_atfork(lock, unlock, unlock);
+#endif
+  return new Retained;
+}
+
 Retained& retained() {
-  static Retained* instance = new Retained;
+  static Retained* instance = make_retained();
   return *instance;
 }
 
