@@ -9,6 +9,9 @@
 // reads in the same phase, and chunk borders do not depend on the thread count: results are bit-equal for any number of threads.
 #pragma once
 
+#include <optional>
+
+#include "engine/live_tiles.h"
 #include "engine/pair_run.h"
 
 namespace pairloom::PAIRLOOM_ISA {
@@ -25,7 +28,11 @@ class PairLoss : PairRun<T, Products> {
 
  public:
   PairLoss(const PairLossCall& call, const Rule& rule, const Parallel& pool)
-      : Run(call, pool), rule_(rule), row_stats_(call.stats != nullptr ? chunk_rows_ * kStatCount : 0) {}
+      : Run(call, pool),
+        rule_(rule),
+        row_stats_(call.stats != nullptr ? chunk_rows_ * kStatCount : 0) {
+    if (rule_.mines() && (wants_rows_ || wants_columns_)) live_.emplace(chunk_rows_, m_, Products::kRowUnit);
+  }
 
   void run() {
     prepare_pairs();
@@ -42,12 +49,13 @@ class PairLoss : PairRun<T, Products> {
           rows_phase(session, first, r, std::min(kBlockRows, last - r));
       });
       add_stats(count);
+      add_live_tiles(count);
       if (wants_columns_) {
         constexpr int64_t kUnit = Products::kColumnUnit;
         parallel_for(pool_, (m_ + kUnit - 1) / kUnit, [&](int64_t begin, int64_t end) {
           typename Products::Session session;
           const int64_t last = std::min(end * kUnit, m_);
-          products_.d_columns(session, begin * kUnit, last, count, rows_.get(), s_.get(), first > 0);
+          add_columns(session, begin * kUnit, last, count, first > 0);
           if (distances_) sum_pulls(begin * kUnit, last, count, first > 0);
         });
       }
@@ -96,13 +104,39 @@ class PairLoss : PairRun<T, Products> {
     for (int64_t j = 0; j < m_; j += Products::kWeightBlock) {
       const int64_t end = std::min(j + Products::kWeightBlock, m_);
       for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, r0 + r, row[r], j, end, s + r * s_stride_);
-      if (wants_rows_) products_.d_rows(session, count, s + j, j, end, d, j > 0);
+      if (live_) live_->mark(r0, count, j, end, s, s_stride_);
+      if (wants_rows_) add_rows(session, r0, count, s, j, end, d);
     }
     for (int64_t r = 0; r < count; ++r) {
       // z = s / t, so dL/dt = sum of dL/dz * -z / t.
       if (call_.d_temperature != nullptr) temperature_slope_[first + r] = -slope[r] * static_cast<double>(scale(first + r));
       if (wants_rows_ && distances_) subtract_pulled(s + r * s_stride_, m_, rows + r * stride_, d + r * stride_);
       if (wants_rows_) finish_row(first + r, rows + r * stride_, row_factor_[r0 + r], d + r * stride_);
+    }
+  }
+
+  // d (+)= W columns of `count` rows from row r0 of the chunk on, over columns [j, end).
+  void add_rows(typename Products::Session& session, int64_t r0, int64_t count, const T* s, int64_t j, int64_t end, T* d) {
+    if (!live_) return products_.d_rows(session, count, s + j, j, end, d, j > 0);
+    if (j == 0) std::fill(d, d + count * stride_, T{0});
+    for (int64_t column = j; column < end; column += kLiveColumns) {
+      const int64_t last = std::min(column + kLiveColumns, end);
+      live_->row_runs(r0, r0 + count, column, last, [&](int64_t from, int64_t to) {
+        const int64_t r = from - r0;
+        products_.d_rows(session, to - from, s + r * s_stride_ + column, column, last, d + r * stride_, true);
+      });
+    }
+  }
+
+  // The gradient of columns [begin, end) (+)= W^T rows of the chunk.
+  void add_columns(typename Products::Session& session, int64_t begin, int64_t end, int64_t count, bool accumulate) {
+    if (!live_) return products_.d_columns(session, begin, end, 0, count, rows_.get(), s_.get(), accumulate);
+    if (!accumulate) products_.clear_d_columns(begin, end);
+    for (int64_t j = begin; j < end; j += kLiveColumns) {
+      const int64_t last = std::min(j + kLiveColumns, end);
+      live_->row_runs(0, count, j, last, [&](int64_t from, int64_t to) {
+        products_.d_columns(session, j, last, from, to, rows_.get(), s_.get(), true);
+      });
     }
   }
 
@@ -225,6 +259,12 @@ class PairLoss : PairRun<T, Products> {
     }
   }
 
+  void add_live_tiles(int64_t count) {
+    if (call_.stats == nullptr || !live_) return;
+    call_.stats[kTiles] += static_cast<double>(live_->tiles(count));
+    call_.stats[kLiveTiles] += static_cast<double>(live_->live(count));
+  }
+
   // Into column_pull_ of [begin, end) the sums over the rows of the chunk.
   void sum_pulls(int64_t begin, int64_t end, int64_t count, bool accumulate) {
     if (!accumulate) std::fill(column_pull_.get() + begin, column_pull_.get() + end, 0.0);
@@ -252,6 +292,7 @@ class PairLoss : PairRun<T, Products> {
 
   const Rule rule_;
   Buffer<double> row_stats_;
+  std::optional<LiveTiles> live_;  // where the rule mines
 };
 
 }  // namespace pairloom::PAIRLOOM_ISA

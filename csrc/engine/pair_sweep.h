@@ -211,7 +211,7 @@ class PairSweep : PairRun<T, Products> {
           // One batch: the rows before the column's square.
           const int64_t stop = call_.self ? std::min(end, square_end(j)) : end;
           const int64_t depth = call_.self ? std::clamp<int64_t>(square_begin(j) - first, 0, count) : count;
-          if (depth > 0) products_.d_columns(session, j, stop, depth, rows_.get(), s_.get(), first > 0);
+          if (depth > 0) products_.d_columns(session, j, stop, 0, depth, rows_.get(), s_.get(), first > 0);
           j = stop;
         }
       });

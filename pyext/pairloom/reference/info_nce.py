@@ -47,7 +47,7 @@ def info_nce(
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
+    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (13,) float64."""
     if same_id not in ("ignore", "positive", "only"):
         raise ValueError(f"same_id is {same_id!r}; allowed: ignore, positive, only")
     if same_id == "only":

@@ -36,7 +36,7 @@ def multi_similarity(
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
+    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (13,) float64."""
     columns, keep, positive, negative = labelled_pairs(rows, columns, row_labels, column_labels, ignore_index)
     s = pairwise_similarity(rows, columns, similarity)
 

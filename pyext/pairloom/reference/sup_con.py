@@ -32,7 +32,7 @@ def sup_con(
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
+    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (13,) float64."""
     if form not in ("out", "in"):
         raise ValueError(f"form is {form!r}; allowed: out, in")
     columns, keep, positive, negative = labelled_pairs(rows, columns, row_labels, column_labels, ignore_index)
