@@ -22,7 +22,7 @@ class PairLoss : PairRun<T, Products> {
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
       Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
       Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale,
-      Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row, Run::finish_columns, Run::reduce_temperature;
+      Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
@@ -37,8 +37,7 @@ class PairLoss : PairRun<T, Products> {
   void run() {
     prepare_pairs();
     pack_columns();
-    const double denominator = known_denominator();
-    gradient_scale_ = denominator > 0 ? static_cast<T>(1.0 / denominator) : T{1};
+    begin_reduction();
     if (call_.stats != nullptr) std::fill(call_.stats, call_.stats + kStatCount, 0.0);
     for (int64_t first = 0; first < n_; first += chunk_rows_) {
       const int64_t count = std::min(chunk_rows_, n_ - first);
@@ -62,19 +61,10 @@ class PairLoss : PairRun<T, Products> {
     }
     untouched_columns_ = n_ == 0 ? m_ : 0;
     finish_columns();
-    reduce();
+    end_reduction();
   }
 
  private:
-  // The divisor of the mean where it does not depend on the losses; 1 for a sum, 0 when it is not known yet or there is nothing.
-  double known_denominator() const {
-    if (call_.reduction == Reduction::mean_nonzero) return 0.0;
-    if (call_.reduction != Reduction::mean) return 1.0;
-    double total = 0;
-    for (int64_t i = 0; i < n_; ++i) total += weight(i);
-    return total;
-  }
-
   void rows_phase(typename Products::Session& session, int64_t chunk_first, int64_t r0, int64_t count) {
     const int64_t first = chunk_first + r0;
     T* rows = rows_.get() + r0 * stride_;
@@ -271,23 +261,6 @@ class PairLoss : PairRun<T, Products> {
     for (int64_t r = 0; r < count; ++r) {
       for (int64_t j = begin; j < end; ++j) column_pull_[j] += static_cast<double>(s_[r * s_stride_ + j]);
     }
-  }
-
-  // The reduced loss, the gradient of the temperature, and, where the divisor was not known before, its share in the gradients.
-  void reduce() {
-    const double inverse = reduce_losses<T>(call_);
-    reduce_temperature(inverse);
-    if (call_.reduction != Reduction::mean_nonzero) return;
-    scale_rows(call_.d_rows, n_, inverse);
-    scale_rows(call_.d_columns, m_, inverse);
-  }
-
-  void scale_rows(void* data, int64_t rows, double factor) {
-    if (data == nullptr) return;
-    T* values = static_cast<T*>(data);
-    parallel_for(pool_, rows, [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin * dim_; k < end * dim_; ++k) values[k] *= static_cast<T>(factor);
-    });
   }
 
   const Rule rule_;
