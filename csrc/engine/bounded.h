@@ -1,6 +1,7 @@
 // Losses whose logits are bounded: e^z is summed as it is, without shifts, so sums over pairs simply add up.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "core/buffer.h"
@@ -26,7 +27,10 @@ double largest_norm(const Matrix& m, const Parallel& pool) {
     }
   });
   double largest = 0;
-  for (int64_t i = 0; i < m.rows; ++i) largest = norms[i] <= largest ? largest : norms[i];  // NaN stays
+  for (int64_t i = 0; i < m.rows; ++i) {
+    if (std::isnan(norms[i])) return norms[i];
+    largest = std::max(largest, norms[i]);
+  }
   return largest;
 }
 

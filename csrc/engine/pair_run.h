@@ -127,7 +127,7 @@ class PairRun {
       for (int64_t first = begin * kPack; first < std::min(end * kPack, m_); first += kPack) {
         const int64_t count = std::min(kPack, m_ - first);
         for (int64_t j = 0; j < count; ++j) {
-          const T factor = load_as_wanted(column_matrix(), first + j, rows.get() + j * stride_);
+          const T factor = load_as_wanted(column_matrix(), first + j, pairs_.ignores_column(first + j), rows.get() + j * stride_);
           if (wants_columns_ || Products::kRaw) column_factor_[first + j] = factor;
         }
         products_.pack_columns(first, count, rows.get());
@@ -142,8 +142,13 @@ class PairRun {
     return static_cast<T>(1.0 / call_.temperature[call_.temperature_per_row ? row : 0]);
   }
 
-  // Row i as the products want it; returns 1 / norm, or 1.
-  T load_as_wanted(const Matrix& m, int64_t i, T* out) const {
+  // Row i as the products want it; returns 1 / norm, or 1. What takes no part is zero: its weights are too, but 0 times NaN or infinity
+  // would reach the gradients of all others.
+  T load_as_wanted(const Matrix& m, int64_t i, bool ignored, T* out) const {
+    if (ignored) {
+      std::fill(out, out + stride_, T{0});
+      return T{0};
+    }
     if (!Products::kRaw) return load_row(m, i, normalize_, out, stride_);
     scaled_row(m, i, T{1}, out, stride_);
     return normalize_ ? inverse_norm(out, dim_) : T{1};
@@ -157,7 +162,7 @@ class PairRun {
     T* rows = rows_.get() + r0 * stride_;
     for (int64_t r = 0; r < count; ++r) {
       const int64_t i = chunk_first + r0 + r;
-      row_factor_[r0 + r] = load_as_wanted(call_.rows, i, rows + r * stride_);
+      row_factor_[r0 + r] = load_as_wanted(call_.rows, i, pairs_.ignores(i), rows + r * stride_);
       const T factor = radius(i);
       if (factor != T{1}) {
         for (int64_t k = 0; k < dim_; ++k) rows[r * stride_ + k] *= factor;
@@ -169,7 +174,7 @@ class PairRun {
   void finish_row(int64_t i, const T* y, T factor, T* g) {
     const T radius = this->radius(i);
     T* out = static_cast<T*>(call_.d_rows) + i * dim_;
-    if (m_ == 0) std::fill(g, g + stride_, T{0});
+    if (m_ == 0 || pairs_.ignores(i)) std::fill(g, g + stride_, T{0});
     if (call_.self) {  // the chain rule waits for the other role of the row
       for (int64_t k = 0; k < dim_; ++k) out[k] = radius * g[k];
       return;
@@ -200,7 +205,11 @@ class PairRun {
         for (int64_t j = 0; j < count; ++j) {
           T* g = block.get() + j * stride_;
           T* out = gradient + (first + j) * dim_;
-          if (distances_) {
+          if (pairs_.ignores_column(first + j)) {
+            std::fill(out, out + dim_, T{0});
+            continue;
+          }
+          if (distances_ && first + j >= untouched_columns_) {
             copy_row(column_matrix(), first + j, y.get());
             for (int64_t k = 0; k < dim_; ++k) g[k] -= static_cast<T>(column_pull_[first + j]) * y[k];
           }
@@ -291,10 +300,10 @@ class PairRun {
   const int64_t chunk_rows_;
   const bool wants_rows_, wants_columns_;
   Products products_;
-  Buffer<T> column_factor_;  // 1 / norm
-  Buffer<T> rows_;           // rows of the chunk, divided by the temperature
-  Buffer<T> row_factor_;     // 1 / norm
-  Buffer<T> s_;              // S of the chunk, then W
+  Buffer<T> column_factor_;     // 1 / norm
+  Buffer<T> rows_;              // rows of the chunk, divided by the temperature
+  Buffer<T> row_factor_;        // 1 / norm
+  Buffer<T> s_;                 // S of the chunk, then W
   Buffer<double> column_pull_;  // sums of pulls
   Buffer<T> d_chunk_;           // d_rows of the chunk
   Buffer<int32_t> row_class_;

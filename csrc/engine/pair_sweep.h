@@ -22,8 +22,8 @@ class PairSweep : PairRun<T, Products> {
   using Run = PairRun<T, Products>;
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
       Run::wants_columns_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
-      Run::gradient_scale_, Run::untouched_columns_, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale, Run::load_rows, Run::to_logits, Run::to_weights,
-      Run::finish_row, Run::finish_columns, Run::reduce_temperature;
+      Run::gradient_scale_, Run::untouched_columns_, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale, Run::load_rows,
+      Run::to_logits, Run::to_weights, Run::finish_row, Run::finish_columns, Run::reduce_temperature;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
   static constexpr int64_t kSquare = Products::kChunkRows;
@@ -176,7 +176,8 @@ class PairSweep : PairRun<T, Products> {
   void make_gradients(double scale_of_all) {
     gradient_scale_ = static_cast<T>(scale_of_all);
     for_chunks([&](int64_t first, int64_t count) {
-      for_blocks(first, count, [&](typename Products::Session& session, int64_t r0, int64_t rows) { weigh_block(session, first, r0, rows); });
+      for_blocks(first, count,
+                 [&](typename Products::Session& session, int64_t r0, int64_t rows) { weigh_block(session, first, r0, rows); });
       if (!wants_columns_) return;
       for_columns([&](typename Products::Session& session, int64_t begin, int64_t end) {
         for (int64_t j = begin; j < end;) {

@@ -23,6 +23,7 @@ struct PairSet {
   const lane_int<T>* row_words;
 
   bool ignores(int64_t row) const { return row_class[row] == kIgnoredRow; }
+  bool ignores_column(int64_t column) const { return column_class != nullptr && column_class[column] == kNoPair; }
 
   // body(j, positive, negative) for each vector of columns j in [begin, end); begin is a whole number of vectors.
   template <class Body>

@@ -1,10 +1,12 @@
 // The three matrix products of a pair loss on a matrix unit (engine/matrix_unit.h), summed in float32; the class that
 // engine/fma_products.h describes. Rows and columns are split into kParts: three for float32 embeddings; two for float16 and one for
-// bfloat16, which are taken as they are (kRaw). W has at least two. Packed operands are 32 x 32 blocks, split; d_columns is kept transposed, block by block, because
-// W can be the right operand without being transposed and the left one not.
+// bfloat16, which are taken as they are (kRaw). W has at least two. Packed operands are 32 x 32 blocks, split; d_columns is kept
+// transposed, block by block, because W can be the right operand without being transposed and the left one not.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "core/buffer.h"
 #include "core/parallel.h"
@@ -40,8 +42,8 @@ class SplitProducts {
         dim_blocks_(blocks(sizes.dim)),
         chunk_blocks_(blocks(sizes.chunk_rows)),
         columns_for_s_(blocks(sizes.columns) * dim_blocks_ * kPackedStep),
-        columns_for_rows_(sizes.wants_rows ? (blocks(sizes.columns) + kWeightSteps - 1) / kWeightSteps * kWeightSteps * dim_blocks_ * kPackedStep
-                                           : 0),
+        columns_for_rows_(
+            sizes.wants_rows ? (blocks(sizes.columns) + kWeightSteps - 1) / kWeightSteps * kWeightSteps * dim_blocks_ * kPackedStep : 0),
         rows_for_s_(chunk_blocks_ * dim_blocks_ * kPackedStep),
         rows_for_columns_(sizes.wants_columns ? chunk_blocks_ * dim_blocks_ * kPackedStep : 0),
         d_columns_(sizes.wants_columns ? blocks(sizes.columns) * dim_blocks_ * kBlock * kBlock : 0) {}
@@ -93,8 +95,8 @@ class SplitProducts {
     const auto split_w = [&](int64_t r, int64_t step) { return session.w.get() + (r / kBlock * kWeightSteps + step) * kWeightStep; };
     for (int64_t r = 0; r < count; r += kBlock) {
       for (int64_t step = 0; step < steps; ++step) {
-        split_along<kWeightParts, Lie::row>(w + r * sizes_.s_stride + step * kBlock, sizes_.s_stride, count - r, in_vectors(end - j - step * kBlock),
-                              split_w(r, step));
+        split_along<kWeightParts, Lie::row>(w + r * sizes_.s_stride + step * kBlock, sizes_.s_stride, count - r,
+                                            in_vectors(end - j - step * kBlock), split_w(r, step));
       }
     }
     for (int64_t k = 0; k < dim_blocks_; ++k) {
@@ -102,8 +104,8 @@ class SplitProducts {
         const Pair* panel = weight_panel(j, k) + step * kPackedStep;
         const Pair* ahead = panel + kSteps * kPackedStep;
         for (int64_t r = 0; r < count; r += kBlock, ahead += kAheadPairs<kParts>) {
-          multiply_blocks<kWeightParts, kParts>(split_w(r, step), panel, std::min(kSteps, steps - step), d + r * stride_ + k * kBlock, stride_,
-                          accumulate || step > 0, ahead);
+          multiply_blocks<kWeightParts, kParts>(split_w(r, step), panel, std::min(kSteps, steps - step), d + r * stride_ + k * kBlock,
+                                                stride_, accumulate || step > 0, ahead);
         }
       }
     }
@@ -118,7 +120,7 @@ class SplitProducts {
         for (int64_t j = begin; j < end; j += kBlock) {
           for (int64_t step = 0; step < steps; ++step) {
             split_across<kWeightParts, Lie::row>(s + (r + step * kBlock) * sizes_.s_stride + j, sizes_.s_stride, depth - step * kBlock,
-                                   in_vectors(end - j), session.w.get() + step * kWeightStep);
+                                                 in_vectors(end - j), session.w.get() + step * kWeightStep);
           }
           for (int64_t step = 0; step < steps; step += kSteps) {
             for (int64_t k = first; k < last; ++k) {
@@ -188,31 +190,54 @@ inline float largest_magnitude(const float* x, int64_t count) {
   return magnitude;
 }
 
+// The smallest and the largest of some magnitudes. Zeros are passed over; NaN counts as infinity.
+struct Magnitudes {
+  double smallest = std::numeric_limits<double>::infinity();
+  double largest = 0;
+
+  void add(double x) {
+    if (x == 0) return;
+    if (std::isnan(x)) x = std::numeric_limits<double>::infinity();
+    smallest = std::min(smallest, x);
+    largest = std::max(largest, x);
+  }
+  bool within(double limit) const { return smallest >= 1 / limit && largest <= limit; }
+};
+
+// Of the largest component of each row.
+inline Magnitudes row_magnitudes(const Matrix& m, const Parallel& pool) {
+  Buffer<float> peaks(m.rows);
+  parallel_for(pool, m.rows, [&](int64_t begin, int64_t end) {
+    Buffer<float> row(m.dim);
+    for (int64_t i = begin; i < end; ++i) {
+      copy_row(m, i, row.get());
+      peaks[i] = largest_magnitude(row.get(), m.dim);
+    }
+  });
+  Magnitudes all;
+  for (int64_t i = 0; i < m.rows; ++i) all.add(static_cast<double>(peaks[i]));
+  return all;
+}
+
 // Whether every number that matters is finite, and neither so large nor so small that a part of it, or a sum of products of numbers
 // that are taken as they are, leaves the range.
 inline bool splits_exactly(const PairLossCall& call, const Parallel& pool, bool raw) {
-  const float largest = raw ? 0x1p40f : 0x1p60f, smallest = 1 / largest;
-  const auto in_range = [&](double x) { return x >= smallest && x <= largest; };
+  const double limit = raw ? 0x1p40 : 0x1p60;
   const int64_t n = call.rows.rows;
-  for (int64_t i = 0; call.temperature != nullptr && i < (call.temperature_per_row ? n : 1); ++i) {
-    if (!(call.temperature[i] >= 0x1p-30 && call.temperature[i] <= 0x1p30)) return false;
-  }
-  for (int64_t i = 0; call.weights != nullptr && i < n; ++i) {
-    if (call.weights[i] != 0 && !in_range(std::abs(call.weights[i]))) return false;
-  }
-  const auto rows_in_range = [&](const Matrix& m) {
-    Buffer<char> good(m.rows);
-    parallel_for(pool, m.rows, [&](int64_t begin, int64_t end) {
-      Buffer<float> row(m.dim);
-      for (int64_t i = begin; i < end; ++i) {
-        copy_row(m, i, row.get());
-        const float peak = largest_magnitude(row.get(), m.dim);
-        good[i] = peak == 0 || in_range(peak);
-      }
-    });
-    return std::find(good.get(), good.get() + m.rows, 0) == good.get() + m.rows;
-  };
-  return rows_in_range(call.rows) && (call.self || rows_in_range(call.columns));
+  Magnitudes temperature, weights;
+  for (int64_t i = 0; call.temperature != nullptr && i < (call.temperature_per_row ? n : 1); ++i) temperature.add(call.temperature[i]);
+  for (int64_t i = 0; call.weights != nullptr && i < n; ++i) weights.add(std::abs(call.weights[i]));
+  if (!temperature.within(0x1p30) || !weights.within(limit)) return false;
+  const Magnitudes rows = row_magnitudes(call.rows, pool);
+  const Magnitudes columns = call.self ? rows : row_magnitudes(call.columns, pool);
+  if (!rows.within(limit) || !columns.within(limit)) return false;
+  if (!raw || call.similarity != Similarity::cosine) return true;
+  // W takes all the factors at once then: weight / (temperature |x| |y|).
+  if (call.temperature == nullptr) temperature.add(1);
+  if (call.weights == nullptr) weights.add(1);
+  const double dim = static_cast<double>(std::max<int64_t>(call.rows.dim, 1));
+  return weights.largest / (temperature.smallest * rows.smallest * columns.smallest) <= 0x1p100 &&
+         weights.smallest / (temperature.largest * rows.largest * columns.largest * dim) >= 0x1p-90;
 }
 
 }  // namespace pairloom::PAIRLOOM_ISA
