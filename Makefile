@@ -36,7 +36,7 @@ test: build
 test-all: build
 	$(PY) -m pytest -m "" $(PYTEST_ARGS)
 
-bench: build
+bench: build $(STAMPS)/bench
 	$(PY) -m benchmarks $(BENCH_ARGS)
 
 lint: build
@@ -67,6 +67,12 @@ $(STAMPS)/packages: requirements/dev.txt | $(STAMPS)/python
 	@echo "installing the pinned packages of requirements/dev.txt into $(VENV) (torch among them: some minutes)"
 	@$(PIP) install $(PIP_ARGS) -r requirements/dev.txt
 	@touch $@
+
+# Peers that only benchmarks know; one that cannot be installed is left out there.
+$(STAMPS)/bench: requirements/bench.txt | $(STAMPS)/packages
+	@echo "installing the peers of requirements/bench.txt into $(VENV)"
+	@$(PIP) install $(PIP_ARGS) -r requirements/bench.txt && touch $@ || \
+	  echo "they could not be installed; the tables will say so" >&2
 
 $(STAMPS)/extension: $(BUILD_INPUTS) | $(STAMPS)/packages
 	@echo "building the extension"

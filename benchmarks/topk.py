@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnxruntime
@@ -10,7 +10,9 @@ import torch
 from onnx import TensorProto, helper
 
 import pairloom
-from benchmarks.harness import Comparison, compare
+from benchmarks.harness import LIMIT, Comparison, Settings, Target, as_tensors, compare
+
+TARGETS = (Target("onnxruntime", 1.1), Target("torch", 3.5), Target(LIMIT, 0.85))
 
 
 def onnxruntime_topk(gallery: torch.Tensor, k: int) -> Callable[[np.ndarray], object]:
@@ -38,33 +40,33 @@ def onnxruntime_topk(gallery: torch.Tensor, k: int) -> Callable[[np.ndarray], ob
     return lambda queries: session.run(None, {"queries": queries})
 
 
-def run(*, quick: bool, repeats: int) -> list[Comparison]:
+def run(settings: Settings) -> Iterator[Comparison]:
+    """One query, a few, many."""
     torch.manual_seed(0)
-    size, dim, k = (10_000, 64, 10) if quick else (100_000, 256, 10)
+    size, dim, k = (10_000, 64, 10) if settings.quick else (100_000, 256, 10)
     gallery = torch.randn(size, dim)
     served = onnxruntime_topk(gallery, k)
-    results = []
     for count in (1, 32, 1024):
         queries = torch.randn(count, dim)
         array = queries.numpy()
-        results.append(
-            compare(
-                {
-                    "op": "topk",
-                    "queries": count,
-                    "gallery": size,
-                    "D": dim,
-                    "k": k,
-                    "dtype": "float32",
-                    "similarity": "dot",
-                },
-                {
-                    "pairloom": lambda q=queries: pairloom.topk(q, gallery, k, similarity="dot"),
-                    "onnxruntime": lambda q=array: served(q),
-                    "torch": lambda q=queries: torch.topk(q @ gallery.T, k),
-                },
-                flops=2.0 * count * size * dim,
-                repeats=repeats,
-            )
+        yield compare(
+            {
+                "op": "topk",
+                "queries": count,
+                "gallery": size,
+                "D": dim,
+                "k": k,
+                "dtype": "float32",
+                "similarity": "dot",
+            },
+            {
+                "pairloom": lambda q=queries: pairloom.topk(q, gallery, k, similarity="dot"),
+                "onnxruntime": lambda q=array: served(q),
+                "torch": lambda q=queries: torch.topk(q @ gallery.T, k),
+            },
+            flops=2.0 * count * size * dim,
+            repeats=settings.repeats,
+            seconds=settings.max_seconds / 3,
+            compared=lambda output: as_tensors(output[:1]),  # scores: of equal ones, any id will do
+            targets=TARGETS if count == 1024 and not settings.quick else (),
         )
-    return results

@@ -10,6 +10,7 @@ enum class DType { f32, f64, f16, bf16 };
 
 // Larger is better in all of them: the Euclidean ones are negated distances.
 enum class Similarity { cosine, dot, euclidean, squared_euclidean };
+constexpr bool is_distance(Similarity s) { return s == Similarity::euclidean || s == Similarity::squared_euclidean; }
 
 // A matrix of embeddings as its owner stores it: any strides (in elements), any dtype.
 struct Matrix {
@@ -55,13 +56,15 @@ struct PairLossCall {
   Matrix rows;            // (N, D) anchors
   Matrix columns;         // (M, D) what they are compared with; unused when `self` is set
   bool self;              // rows against themselves: pair (i, i) is no pair, d_rows holds both roles
-  Similarity similarity;  // cosine or dot
+  Similarity similarity;
   Reduction reduction;
   const double* temperature;  // (N) when temperature_per_row, else one value; null = 1
   bool temperature_per_row;
   const double* weights;         // (N) or null = 1
-  const int64_t* row_labels;     // (N) or null
-  const int64_t* column_labels;  // (column_label_count) or null; columns beyond it are plain negatives
+  // (N) ids, or (N, label_words) multi-hot: 32 labels in a word, all words -1 for a row that is ignored; or null
+  const int64_t* row_labels;
+  const int64_t* column_labels;  // likewise (column_label_count), or null; columns beyond it are plain negatives
+  int64_t label_words;           // 0 for ids
   int64_t column_label_count;
   bool has_ignore_index;
   int64_t ignore_index;
@@ -76,6 +79,11 @@ struct PairLossCall {
 };
 
 struct InfoNceCall {
+  PairLossCall pairs;
+};
+
+// Rows against columns and columns against rows; N = M, column i is the positive of row i.
+struct ClipCall {
   PairLossCall pairs;
 };
 

@@ -17,6 +17,7 @@ struct Kernel {
 struct Kernels {
   const char* level;
   Kernel<InfoNceCall> info_nce;
+  Kernel<ClipCall> clip;
   Kernel<MultiSimilarityCall> multi_similarity;
   Kernel<SupConCall> sup_con;
   Kernel<PairwiseCall> pairwise_similarity;

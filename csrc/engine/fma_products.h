@@ -17,6 +17,7 @@ struct ProductSizes {
   int64_t s_stride;    // of a row of S
   bool wants_rows;     // d_rows is asked for
   bool wants_columns;  // d_columns is asked for
+  bool distances;      // S is made of squared distances instead of products
 };
 
 template <class T>
@@ -24,9 +25,11 @@ class FmaProducts {
  public:
   // Rows that a thread takes at least (whole tiles), and works on together (their operands fit the second-level cache).
   static constexpr int64_t kRowUnit = kTileRows;
-  static constexpr int64_t kBlockRows = 21 * kTileRows;
-  // The depth of d_columns += W^T rows, and the least rows of a chunk.
+  static constexpr int64_t kBlockRows = 32 * kTileRows;
+  // The depth of d_columns += W^T rows, and the least rows of a chunk; whole panels too.
   static constexpr int64_t kChunkRows = 2 * kBlockRows;
+  // Rows over which the sums of a column are kept apart; a chunk holds whole strips.
+  static constexpr int64_t kStripRows = 8 * kTileRows;
   // Columns per pass over a tile of S while it is in the second-level cache.
   static constexpr int64_t kColumnBlock = 512;
   // Columns per depth step of d_rows += W columns.
@@ -66,7 +69,12 @@ class FmaProducts {
 
   // S of `count` rows with columns [j, end); `j` is a whole number of panels.
   void similarities(int64_t, int64_t count, const T* rows, int64_t j, int64_t end, T* s) const {
-    gemm_packed<Dot>(rows, stride_, panels_.get() + j * sizes_.dim, sizes_.dim, panel_count<T>(end - j), s, sizes_.s_stride, count);
+    const T* panels = panels_.get() + j * sizes_.dim;
+    if (sizes_.distances) {
+      gemm_packed<SquaredDifference>(rows, stride_, panels, sizes_.dim, panel_count<T>(end - j), s, sizes_.s_stride, count);
+    } else {
+      gemm_packed<Dot>(rows, stride_, panels, sizes_.dim, panel_count<T>(end - j), s, sizes_.s_stride, count);
+    }
   }
 
   // d (+)= W columns of `count` rows, over columns [j, end).

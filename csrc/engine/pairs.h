@@ -16,6 +16,11 @@ struct PairSet {
   bool own_column_is_positive;      // column i of row i; otherwise it is no pair
   bool has_own_column;
   int64_t columns;
+  // Multi-hot labels: rows and columns that share a bit are of one class. `words` arrays (M, padded like column_class), and (N, words).
+  int64_t words;
+  int64_t word_stride;
+  const lane_int<T>* column_words;
+  const lane_int<T>* row_words;
 
   bool ignores(int64_t row) const { return row_class[row] == kIgnoredRow; }
 
@@ -30,7 +35,8 @@ struct PairSet {
       negative = all;
       if (column_class != nullptr) {
         const mask<T> column = load(column_class + j);
-        const mask<T> same = column == static_cast<lane_int<T>>(row_class[row]);
+        mask<T> same = column == static_cast<lane_int<T>>(row_class[row]);
+        for (int64_t w = 0; w < words; ++w) same |= (load(column_words + w * word_stride + j) & row_words[row * words + w]) != 0;
         negative = (column != static_cast<lane_int<T>>(kNoPair)) & ~same;
         if (same_class_is_positive) positive = same;
       }

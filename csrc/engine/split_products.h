@@ -17,6 +17,7 @@ class SplitProducts {
   static constexpr int64_t kRowUnit = kBlock;
   static constexpr int64_t kBlockRows = 8 * kBlock;
   static constexpr int64_t kChunkRows = 8 * kBlock;
+  static constexpr int64_t kStripRows = kBlock;
   static constexpr int64_t kWeightBlock = 2 * kDepthSteps * kBlock;
   static constexpr int64_t kColumnBlock = 8 * kBlock;
   static constexpr int64_t kColumnPack = kBlock;

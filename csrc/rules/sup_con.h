@@ -79,6 +79,17 @@ struct SupCon : RuleDefaults<T> {
     row.positive_offset = in_form ? T{0} : T{1} / row.positives;
   }
 
+  // The same from sums of e^z and z without shifts, for engine/pair_sweep.h: a weight is then e^z times a factor, minus the offset.
+  Row from_totals(T positive_total, T negative_total, T positive_sum, T positives) const {
+    Row row;
+    const T sums[kSums] = {positive_total, negative_total};
+    end_sums(row, sums);
+    row.positive_sum = positive_sum;
+    row.positives = positives;
+    end(row);
+    return row;
+  }
+
   template <class V, class M>
   PAIRLOOM_INLINE V weigh(V z, M positive, M negative, const Row& row) const {
     if (row.positives == T{0}) return V{};

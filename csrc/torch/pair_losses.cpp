@@ -24,8 +24,6 @@ class PairLossArguments {
     call.columns = call.self ? call.rows : as_matrix(*columns, "columns");
     check_same_dim(rows, "rows", columns.value_or(rows), "columns");
     call.similarity = parse_similarity(similarity);
-    check(call.similarity == Similarity::cosine || call.similarity == Similarity::dot, "similarity is '", similarity,
-          "'; this loss takes 'cosine' and 'dot'");
     call.reduction = parse_reduction(reduction);
     const int64_t n = call.rows.rows;
     const int64_t m = call.columns.rows;
@@ -46,10 +44,13 @@ class PairLossArguments {
     if (row_labels_.has_value()) {
       check(row_labels_->size(0) == n, "row_labels has ", row_labels_->size(0), " values for ", n, " rows");
       call.row_labels = row_labels_->const_data_ptr<int64_t>();
+      call.label_words = words_of(*row_labels_);
     }
     if (column_labels_.has_value()) {
       check(column_labels_->size(0) <= m, "column_labels has ", column_labels_->size(0), " values for ", m, " columns");
       check(row_labels_.has_value(), "column_labels is given without row_labels");
+      check(words_of(*column_labels_) == call.label_words, "column_labels have ", words_of(*column_labels_), " words of labels and row_labels ",
+            call.label_words);
       call.column_labels = column_labels_->const_data_ptr<int64_t>();
       call.column_label_count = column_labels_->size(0);
     }
@@ -91,6 +92,7 @@ class PairLossArguments {
   PairLossCall call{};
 
  private:
+  static int64_t words_of(const Tensor& labels) { return labels.dim() == 2 ? labels.size(1) : 0; }
   Tensor scalar(double value) const {
     Tensor out = empty({}, type_);
     write(out, 0, value);
@@ -141,6 +143,21 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> info_nce(const Tensor& rows, 
   return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_temperature()};
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> clip(const Tensor& rows, const Tensor& columns, const Tensor& temperature,
+                                                        std::optional<Tensor> row_labels, std::optional<Tensor> weights,
+                                                        std::string similarity, std::string reduction, std::string same_id,
+                                                        std::optional<int64_t> ignore_index, int64_t needs_grad, bool want_stats) {
+  check(columns.size(0) == rows.size(0), "columns has ", columns.size(0), " rows; expected the ", rows.size(0), " of rows");
+  check(same_id == "ignore" || same_id == "positive", "same_id is '", same_id, "'; allowed are 'ignore' and 'positive'");
+  PairLossArguments arguments(rows, columns, temperature, row_labels, row_labels, weights, similarity, reduction, ignore_index, needs_grad,
+                              want_stats);
+  arguments.call.target_is_row = true;
+  arguments.call.same_label_is_positive = same_id == "positive";
+  const ClipCall call{arguments.call};
+  run(kernels().clip, arguments.type(), call);
+  return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_temperature()};
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sup_con(const Tensor& rows, std::optional<Tensor> columns, const Tensor& temperature,
                                                            const Tensor& row_labels, std::optional<Tensor> column_labels,
                                                            std::optional<Tensor> weights, std::string form, std::string similarity,
@@ -179,6 +196,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
       "str similarity, str reduction, str same_id, int? ignore_index, int needs_grad, bool want_stats) "
       "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
   library.def(
+      "clip(Tensor rows, Tensor columns, Tensor temperature, Tensor? row_labels, Tensor? weights, str similarity, str reduction, "
+      "str same_id, int? ignore_index, int needs_grad, bool want_stats) "
+      "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
+  library.def(
       "sup_con(Tensor rows, Tensor? columns, Tensor temperature, Tensor row_labels, Tensor? column_labels, Tensor? weights, str form, "
       "str similarity, str reduction, int? ignore_index, int needs_grad, bool want_stats) "
       "-> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_temperature)");
@@ -190,6 +211,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
 
 STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
   library.impl("info_nce", TORCH_BOX(&info_nce));
+  library.impl("clip", TORCH_BOX(&clip));
   library.impl("sup_con", TORCH_BOX(&sup_con));
   library.impl("multi_similarity", TORCH_BOX(&multi_similarity));
 }

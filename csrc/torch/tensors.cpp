@@ -69,7 +69,8 @@ std::vector<double> read_doubles(const Tensor& tensor, const char* name) {
 std::optional<Tensor> read_labels(const std::optional<Tensor>& labels, const char* name) {
   if (!labels.has_value()) return std::nullopt;
   check(labels->is_cpu(), name, " is on another device; this kernel runs on the CPU");
-  check(labels->dim() == 1, name, " has ", labels->dim(), " dimensions; expected 1");
+  check(labels->dim() == 1 || (labels->dim() == 2 && labels->size(1) > 0), name, " has ", labels->dim(),
+        " dimensions; expected (rows,) ids or (rows, words) multi-hot");
   check(labels->scalar_type() == ScalarType::Long, name, " has dtype ", torch::headeronly::toString(labels->scalar_type()),
         "; the operator takes int64");
   return torch::stable::contiguous(*labels);

@@ -110,10 +110,10 @@ def loss_settings(similarity: str, reduction: str, ignore_index: int | None) -> 
     label_value("ignore_index", ignore_index)
 
 
-def no_indices(indices_tuple: None) -> None:
+def no_indices(indices_tuple: Any, instead: str) -> None:
     """Losses are called like those of pytorch-metric-learning, but take no index tuple."""
     if indices_tuple is not None:
-        raise ValueError("indices_tuple is given, but this loss takes no index tuple: it finds its pairs itself")
+        raise ValueError(f"indices_tuple is given, but this loss takes no index tuple: {instead}")
 
 
 def temperature(value: Tensor | float, of: str, rows: Tensor) -> None:
@@ -194,6 +194,12 @@ def count(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {value!r}; it must be an integer")
     if value < 0:
         raise ValueError(f"{name} is {value}; it must be 0 or more")
+
+
+def flag(name: str, value: Any) -> None:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be True or False")
 
 
 def label_value(name: str, value: Any) -> None:

@@ -21,6 +21,7 @@ MODULES = (
     "pairloom.similarity",
     "pairloom.scoring",
     "pairloom.losses.info_nce",
+    "pairloom.losses.clip",
     "pairloom.losses.sup_con",
     "pairloom.losses.multi_similarity",
     "pairloom.losses.lifted_structure",

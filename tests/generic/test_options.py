@@ -38,7 +38,7 @@ def drawn_arguments(record, data, n, m, seed):
         arguments["temperature"] = torch.rand(n, generator=generator, dtype=torch.float64) + 0.2
     if "same_id" in arguments:
         arguments["same_id"] = data.draw(st.sampled_from(("ignore", "positive")), label="same_id")
-        if arguments["column_labels"] is not None:
+        if arguments.get("column_labels") is not None:
             some = data.draw(st.integers(0, len(arguments["column_labels"])), label="labelled columns")
             arguments["column_labels"] = arguments["column_labels"][:some]
     return arguments

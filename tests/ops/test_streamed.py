@@ -46,7 +46,7 @@ def balanced():
 
 def assert_equal_peer(ours, theirs, x, labels):
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-    loss, peer = ours(F.normalize(a), labels), theirs(b, labels)
+    loss, peer = ours(a, labels), theirs(b, labels)
     torch.testing.assert_close(loss, peer)
     loss.backward()
     peer.backward()
@@ -71,6 +71,28 @@ def test_batch_hard_triplet_equals_miner_and_loss_of_pytorch_metric_learning(red
         return peer(x, labels, miner(x, labels))
 
     assert_equal_peer(pairloom.BatchHardTripletLoss(margin=0.3, reduction=reduction), theirs, *balanced())
+
+
+@pytest.mark.parametrize("loss", [lifted_structure, batch_hard_triplet])
+@pytest.mark.parametrize("similarity", ["euclidean", "squared_euclidean"])
+def test_distances_are_those_of_rows_of_length_one(loss, similarity):
+    """Unless told otherwise; a row of zeros stays one, with gradient 0; cosine and dot are what they always are."""
+    x, labels = balanced()
+    x[3] = 0
+    x.requires_grad_()
+    options = {"similarity": similarity}
+    torch.testing.assert_close(loss(x, labels, **options), loss(F.normalize(x), labels, normalize=False, **options))
+    assert not torch.allclose(loss(x, labels, **options), loss(x, labels, normalize=False, **options))
+    (gradient,) = torch.autograd.grad(loss(x, labels, **options), x)
+    assert gradient.isfinite().all()
+    assert not gradient[3].any()
+    assert gradient[4].any()
+    torch.testing.assert_close((gradient * x).sum(1), torch.zeros(40, dtype=torch.float64))  # lengths do not matter
+    for product in ("cosine", "dot"):
+        values = [loss(x, labels, similarity=product, normalize=normalize) for normalize in (True, False)]
+        assert values[0] == values[1]
+    with pytest.raises(TypeError, match="normalize is 'yes'; it must be True or False"):
+        loss(x, labels, normalize="yes")
 
 
 LOSSES = [lifted_structure, batch_hard_triplet, binomial_deviance, dcl, hcl]

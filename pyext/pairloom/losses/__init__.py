@@ -1,5 +1,6 @@
 """Losses as modules: settings in the constructor, tensors in the call. One file per loss."""
 
+from pairloom.losses._translate import PeerKeywords
 from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
 from pairloom.losses.binomial_deviance import BinomialDevianceLoss
 from pairloom.losses.clip import CLIPLoss
@@ -21,5 +22,6 @@ __all__ = [
     "InfoNCELoss",
     "MultiSimilarityLoss",
     "NTXentLoss",
+    "PeerKeywords",
     "SupConLoss",
 ]

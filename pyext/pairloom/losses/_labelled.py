@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,14 @@ from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss
 from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
+from pairloom.losses._translate import Reducer, reduction_of, similarity_of
+from pairloom.reference._rows import labels_equal
+from pairloom.reference.similarity import compute_dtype, unit_rows
+
+if TYPE_CHECKING:
+    IndexTuple = tuple[Tensor, ...] | None
+else:
+    IndexTuple = type(None)  # all that TorchScript, which knows no tuples of unknown length, can take
 
 DISTANCES = ("euclidean", "squared_euclidean", "cosine", "dot")
 
@@ -30,6 +39,7 @@ def labelled_loss(
     ignore_index: int | None,
     return_stats: bool,
     allowed: Sequence[str] = _checks.LOSS_SIMILARITIES,
+    normalize: bool = False,
     temperature: Tensor | float | None = None,
     bias: Tensor | float | None = None,
     boundary: Tensor | float | None = None,
@@ -37,7 +47,8 @@ def labelled_loss(
     """Check what all of these losses take, and call operator ``name``.
 
     ``settings`` are its own, in their order and checked before; learned ones come before them: temperature, bias,
-    boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,).
+    boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,). ``normalize`` divides rows by
+    their length where a distance is taken ("cosine" always does).
     """
     _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
     if temperature is not None:
@@ -49,8 +60,13 @@ def labelled_loss(
     _checks.choice("similarity", similarity, allowed)
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.label_value("ignore_index", ignore_index)
+    _checks.flag("normalize", normalize)
     _checks.weights(weights, "embeddings", embeddings)
     assert labels is not None
+    if normalize and similarity in ("euclidean", "squared_euclidean"):
+        dtype = compute_dtype(embeddings) if ref_emb is None else compute_dtype(embeddings, ref_emb)
+        embeddings = _unit_rows(embeddings, dtype)
+        ref_emb = None if ref_emb is None else _unit_rows(ref_emb, dtype)
     return pair_loss(
         getattr(torch.ops.pairloom, name),
         getattr(reference, name),
@@ -68,48 +84,189 @@ def labelled_loss(
     )
 
 
+def _unit_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows of length 1; made contiguous, so that norms add up in one order for every layout."""
+    return unit_rows(x.to(dtype).contiguous())
+
+
 class LabelledLoss(nn.Module):
     """``loss(embeddings, labels, ref_emb=..., ref_labels=...)``, as in pytorch-metric-learning.
 
-    A subclass names its ``function`` and hands its settings to ``__init__``.
+    A subclass names its ``function`` and the similarities it allows, and hands its own settings to ``__init__``, in the
+    order of the function. All settings are attributes that may be changed between calls.
     """
 
     function: ClassVar[Callable[..., Any]]
+    similarities: ClassVar[Sequence[str]] = _checks.LOSS_SIMILARITIES
+    instead_of_indices: ClassVar[str] = "it finds its pairs itself"
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        similarity: str,
+        reduction: str,
+        ignore_index: int | None,
+        *,
+        distance: Any = None,
+        reducer: Any = None,
+        embedding_regularizer: Any = None,
+        embedding_reg_weight: float = 1.0,
+        collect_stats: bool | None = None,
+    ) -> None:
         super().__init__()
-        self.settings = settings
+        _checks.choice("similarity", similarity, self.similarities)
+        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+        _checks.label_value("ignore_index", ignore_index)
+        _checks.finite_number("embedding_reg_weight", embedding_reg_weight)
+        if embedding_regularizer is not None and not callable(embedding_regularizer):
+            kind = type(embedding_regularizer).__name__
+            raise TypeError(f"embedding_regularizer is a {kind}; it must be callable with the embeddings")
+        settings = dict(settings)
+        if distance is not None:
+            word, normalize = similarity_of(distance, self.similarities)
+            similarity = self._one_of("similarity", similarity, "distance", word)
+            if "normalize" in settings:
+                settings["normalize"] = normalize
+        self.reducer: Reducer | None = None
+        if reducer is not None:
+            found = reduction_of(reducer)
+            if isinstance(found, str):
+                reduction = self._one_of("reduction", reduction, "reducer", found)
+            else:
+                self.reducer = found
+        if reduction == "none" and embedding_regularizer is not None:
+            raise ValueError("embedding_regularizer is given, but reduction is 'none'; there is no loss to add it to")
+        self.similarity = similarity
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+        self.own_settings = tuple(settings)
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.embedding_regularizer = embedding_regularizer
+        self.embedding_reg_weight = embedding_reg_weight
+        self.collect_stats = bool(collect_stats)
 
     def forward(
         self,
         embeddings: Tensor,
         labels: Tensor | None = None,
-        indices_tuple: None = None,
+        indices_tuple: IndexTuple = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """The loss; arguments as in the function, positions as in pytorch-metric-learning."""
-        _checks.no_indices(indices_tuple)
-        value: Tensor = self.function(embeddings, labels, ref_emb, ref_labels, **self.arguments())
-        return value
+        if not torch.jit.is_scripting():
+            return self._loss_and_stats(
+                embeddings, labels, indices_tuple, ref_emb, ref_labels, weights, self.collect_stats
+            )[0]
+        return self.function(
+            embeddings, labels, ref_emb, ref_labels, *self.scripted_settings, weights, self.ignore_index
+        )
 
     def with_stats(
         self,
         embeddings: Tensor,
         labels: Tensor | None = None,
-        indices_tuple: None = None,
+        indices_tuple: IndexTuple = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> tuple[Tensor, PairStats]:
         """The loss and the statistics of its pairs, from the same pass."""
-        _checks.no_indices(indices_tuple)
-        value, stats = self.function(embeddings, labels, ref_emb, ref_labels, return_stats=True, **self.arguments())
-        return value, stats
+        return self._loss_and_stats(embeddings, labels, indices_tuple, ref_emb, ref_labels, weights, True)
 
     def arguments(self) -> dict[str, Any]:
         """The settings, as the function takes them."""
-        return self.settings
+        return {name: getattr(self, name) for name in (*self.own_settings, "similarity", "reduction", "ignore_index")}
 
     def extra_repr(self) -> str:
         """The settings."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
+
+    def terms(self, labels: Tensor, ref_labels: Tensor | None, keep: Tensor) -> Tensor:
+        """How many losses a mean is taken over, 0-d: anchors that are not ignored."""
+        return keep.sum()
+
+    def _one_of(self, name: str, word: str, peer: str, meaning: str) -> str:
+        """The meaning of an object, unless a word beside it says otherwise."""
+        if word not in (meaning, inspect.signature(self.function).parameters[name].default):
+            raise ValueError(f"{name} is {word!r}, but {peer} stands for {meaning!r}; give one of them")
+        return meaning
+
+    def _loss_and_stats(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: IndexTuple,
+        ref_emb: Tensor | None,
+        ref_labels: Tensor | None,
+        weights: Tensor | None,
+        want_stats: bool,
+    ) -> Any:
+        """(loss, statistics or None)."""
+        _checks.no_indices(indices_tuple, self.instead_of_indices)
+        labels, ref_labels = _beside(labels, embeddings), _beside(ref_labels, ref_emb)
+        arguments = self.arguments()
+        if self.reducer is None:
+            found = self.function(
+                embeddings, labels, ref_emb, ref_labels, weights=weights, return_stats=want_stats, **arguments
+            )
+            value, stats = found if want_stats else (found, None)
+        else:
+            value, stats = self._reduced(embeddings, labels, ref_emb, ref_labels, weights, arguments, want_stats)
+        if self.embedding_regularizer is not None and embeddings.shape[0] > 0:
+            value = value + self.embedding_reg_weight * _regularization(self.embedding_regularizer, embeddings)
+        if self.collect_stats:
+            self.pair_stats = stats
+        return value, stats
+
+    def _reduced(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        ref_emb: Tensor | None,
+        ref_labels: Tensor | None,
+        weights: Tensor | None,
+        arguments: dict[str, Any],
+        want_stats: bool,
+    ) -> Any:
+        """(loss, statistics or None) by the reducer."""
+        assert self.reducer is not None
+        _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, self.ignore_index)
+        assert labels is not None
+        if weights is not None:
+            raise ValueError("weights is given, but the reducer of this loss weights anchors itself; give one of them")
+        keep = ~labels_equal(operator_labels(labels, self.ignore_index), self.ignore_index, embeddings)
+        weights = self.reducer.weights(labels, keep)
+        arguments = {**arguments, "reduction": self.reducer.reduction, "weights": weights}
+        found = self.function(embeddings, labels, ref_emb, ref_labels, return_stats=want_stats, **arguments)
+        value, stats = found if want_stats else (found, None)
+        kept = None if self.ignore_index is None else keep
+        return self.reducer.finish(value, self.terms(labels, ref_labels, keep), embeddings, labels, kept), stats
+
+    def __prepare_scriptable__(self) -> LabelledLoss:
+        """TorchScript has no keywords that are known at run time only: it gets the settings as one tuple."""
+        name = type(self).__name__
+        if not hasattr(self.function, "__prepare_scriptable__"):
+            raise RuntimeError(f"{name} has no TorchScript form: its operator exists in Python only; use torch.compile")
+        for given in ("reducer", "embedding_regularizer", "collect_stats"):
+            if getattr(self, given) not in (None, False):
+                raise RuntimeError(f"{name} has a {given}, which TorchScript cannot compile; leave it out")
+        self.scripted_settings = (*(getattr(self, own) for own in self.own_settings), self.similarity, self.reduction)
+        return self
+
+
+def _beside(labels: Any, embeddings: Tensor | None) -> Any:
+    """Labels where the embeddings are, as in pytorch-metric-learning."""
+    if not isinstance(labels, Tensor) or not isinstance(embeddings, Tensor) or labels.device == embeddings.device:
+        return labels
+    return labels.to(embeddings.device)
+
+
+def _regularization(regularizer: Callable[[Tensor], Tensor], embeddings: Tensor) -> Tensor:
+    """Its value for the embeddings, half precision as float32."""
+    value = regularizer(embeddings.to(compute_dtype(embeddings)))
+    if value.numel() != 1:
+        raise ValueError(f"embedding_regularizer returned shape {tuple(value.shape)}; it must be one value")
+    return value.reshape(())

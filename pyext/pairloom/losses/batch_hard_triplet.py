@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,11 @@ from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
+from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.batch_hard_triplet import batch_hard_triplet_rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def batch_hard_triplet(
@@ -24,6 +28,7 @@ def batch_hard_triplet(
     *,
     margin: float | None = 0.2,
     similarity: str = "euclidean",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
@@ -47,7 +52,9 @@ def batch_hard_triplet(
         ref_labels: (M,) the class of each reference row.
         margin: how much farther the negative is to be; None takes the logarithm, the soft margin.
         similarity: "euclidean" (D is the distance), "squared_euclidean" (its square), "cosine" or "dot" (D is the
-            negated similarity). Rows are compared as they are: normalise them before, as pytorch-metric-learning does.
+            negated similarity).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean" and "mean_all" (over all anchors not ignored), "mean_nonzero" (over those with a loss other
             than 0), "sum", or "none" (one loss for each anchor). With ``weights`` a mean is sum(w L) / sum(w).
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
@@ -92,6 +99,7 @@ def batch_hard_triplet(
         ignore_index=ignore_index,
         return_stats=return_stats,
         allowed=DISTANCES,
+        normalize=normalize,
     )
 
 
@@ -107,8 +115,11 @@ class BatchHardTripletLoss(LabelledLoss):
         margin: how much farther the negative is to be; None takes the logarithm, the soft margin.
         similarity: "euclidean" (D is the distance), "squared_euclidean" (its square), "cosine" or "dot" (D is the
             negated similarity).
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
@@ -122,20 +133,21 @@ class BatchHardTripletLoss(LabelledLoss):
     """
 
     function = staticmethod(batch_hard_triplet)
+    similarities = DISTANCES
 
     def __init__(
         self,
         margin: float | None = 0.2,
         *,
         similarity: str = "euclidean",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
         _check_margin(margin)
-        _checks.choice("similarity", similarity, DISTANCES)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.label_value("ignore_index", ignore_index)
-        super().__init__(margin=margin, similarity=similarity, reduction=reduction, ignore_index=ignore_index)
+        own = {"margin": margin, "normalize": normalize}
+        super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 
 def _samples(
@@ -148,6 +160,8 @@ def _samples(
             for similarity in ("cosine", "dot", "squared_euclidean"):
                 other = {**sample.arguments, "similarity": similarity, "margin": None}
                 yield Sample(f"soft-{similarity}-{sample.name}", other, sample.differentiable, needs_float64=True)
+            other = {**sample.arguments, "normalize": False}
+            yield Sample(f"as-they-are-{sample.name}", other, sample.differentiable, needs_float64=True)
 
 
 define_streamed("batch_hard_triplet", batch_hard_triplet_rule, ("float? margin",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,11 @@ from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
+from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.lifted_structure import lifted_structure_rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def lifted_structure(
@@ -25,6 +29,7 @@ def lifted_structure(
     neg_margin: float = 1.0,
     pos_margin: float = 0.0,
     similarity: str = "euclidean",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
@@ -35,6 +40,9 @@ def lifted_structure(
     With D = -s a distance, P_i the columns of the class of anchor i and N_i the others:
 
         L_i = [ log sum_{p in P_i} e^{D_ip - pos_margin} + log sum_{n in N_i} e^{neg_margin - D_in} ]_+
+
+    With "cosine" and "dot" the margins are similarities, as in pytorch-metric-learning: e^{pos_margin - s_ip} and
+    e^{s_in - neg_margin}.
 
     Source: Oh Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016, per anchor as in
     Hermans et al., 2017. Names and margins as in pytorch-metric-learning, whose anchors without positives keep their
@@ -47,10 +55,12 @@ def lifted_structure(
             Or (N, L) of 0 and 1, multi-hot: whoever shares any label with an anchor is its positive.
         ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
         ref_labels: (M,) the class of each reference row.
-        neg_margin: distance that negatives are pushed beyond.
-        pos_margin: distance that positives are pulled below.
+        neg_margin: distance that negatives are pushed beyond, or similarity that they are pushed below.
+        pos_margin: distance that positives are pulled below, or similarity that they are pulled above.
         similarity: "euclidean" (D is the distance), "squared_euclidean" (its square), "cosine" or "dot" (D is the
-            negated similarity). Rows are compared as they are: normalise them before, as pytorch-metric-learning does.
+            negated similarity).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean" and "mean_all" (over all anchors not ignored), "mean_nonzero" (over those with a loss other
             than 0), "sum", or "none" (one loss for each anchor). With ``weights`` a mean is sum(w L) / sum(w).
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
@@ -83,6 +93,8 @@ def lifted_structure(
     """
     _checks.finite_number("neg_margin", neg_margin)
     _checks.finite_number("pos_margin", pos_margin)
+    if similarity in _checks.LOSS_SIMILARITIES:  # a similarity is a distance with the sign turned, and so is its margin
+        neg_margin, pos_margin = -neg_margin, -pos_margin
     return labelled_loss(
         "lifted_structure",
         embeddings,
@@ -96,6 +108,7 @@ def lifted_structure(
         ignore_index=ignore_index,
         return_stats=return_stats,
         allowed=DISTANCES,
+        normalize=normalize,
     )
 
 
@@ -103,12 +116,15 @@ class GeneralizedLiftedStructureLoss(LabelledLoss):
     """Generalised lifted structure loss as a module; all about it stands at `pairloom.functional.lifted_structure`.
 
     Args:
-        neg_margin: distance that negatives are pushed beyond.
-        pos_margin: distance that positives are pulled below.
+        neg_margin: distance that negatives are pushed beyond, or similarity that they are pushed below.
+        pos_margin: distance that positives are pulled below, or similarity that they are pulled above.
         similarity: "euclidean" (D is the distance), "squared_euclidean" (its square), "cosine" or "dot" (D is the
             negated similarity).
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
@@ -122,6 +138,7 @@ class GeneralizedLiftedStructureLoss(LabelledLoss):
     """
 
     function = staticmethod(lifted_structure)
+    similarities = DISTANCES
 
     def __init__(
         self,
@@ -129,21 +146,15 @@ class GeneralizedLiftedStructureLoss(LabelledLoss):
         pos_margin: float = 0.0,
         *,
         similarity: str = "euclidean",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
         _checks.finite_number("neg_margin", neg_margin)
         _checks.finite_number("pos_margin", pos_margin)
-        _checks.choice("similarity", similarity, DISTANCES)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.label_value("ignore_index", ignore_index)
-        super().__init__(
-            neg_margin=neg_margin,
-            pos_margin=pos_margin,
-            similarity=similarity,
-            reduction=reduction,
-            ignore_index=ignore_index,
-        )
+        own = {"neg_margin": float(neg_margin), "pos_margin": float(pos_margin), "normalize": normalize}
+        super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 
 def _samples(
@@ -156,6 +167,9 @@ def _samples(
             for similarity in ("cosine", "dot", "squared_euclidean"):
                 other = {**sample.arguments, "similarity": similarity, "neg_margin": 0.5}
                 yield Sample(f"{similarity}-{sample.name}", other, sample.differentiable)
+            for similarity in ("euclidean", "squared_euclidean"):
+                other = {**sample.arguments, "similarity": similarity, "normalize": False}
+                yield Sample(f"{similarity}-as-they-are-{sample.name}", other, sample.differentiable)
 
 
 define_streamed(

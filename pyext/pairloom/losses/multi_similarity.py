@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pairloom import _checks, reference
 from pairloom._dispatch import gradient_bits, pair_loss, scripted_as
 from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
+from pairloom.losses._labelled import LabelledLoss
 from pairloom.losses._samples import labelled_samples
+from pairloom.losses._translate import PeerKeywords
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _multi_similarity_script(
@@ -183,7 +188,7 @@ def _check_settings(alpha: float, beta: float, base: float, epsilon: float | Non
         _checks.finite_number("epsilon", epsilon)
 
 
-class MultiSimilarityLoss(nn.Module):
+class MultiSimilarityLoss(LabelledLoss):
     """Multi-Similarity loss as a module; formula, shapes, empty cases and cost: `pairloom.functional.multi_similarity`.
 
     Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
@@ -197,6 +202,8 @@ class MultiSimilarityLoss(nn.Module):
         similarity: "cosine" or "dot".
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
@@ -211,6 +218,9 @@ class MultiSimilarityLoss(nn.Module):
         (2, 2)
     """
 
+    function = staticmethod(multi_similarity)
+    instead_of_indices = "it mines inside, pass epsilon=... to the module instead of a miner"
+
     def __init__(
         self,
         alpha: float = 2.0,
@@ -221,80 +231,16 @@ class MultiSimilarityLoss(nn.Module):
         similarity: str = "cosine",
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
-        super().__init__()
         _check_settings(alpha, beta, base, epsilon)
-        _checks.loss_settings(similarity, reduction, ignore_index)
-        self.alpha = float(alpha)
-        self.beta = float(beta)
-        self.base = float(base)
-        self.epsilon = None if epsilon is None else float(epsilon)
-        self.similarity = similarity
-        self.reduction = reduction
-        self.ignore_index = ignore_index
-
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Tensor:
-        """The loss; arguments as in `pairloom.functional.multi_similarity`, positions as in pytorch-metric-learning."""
-        _refuse_indices(indices_tuple)
-        return multi_similarity(
-            embeddings,
-            labels,
-            ref_emb,
-            ref_labels,
-            alpha=self.alpha,
-            beta=self.beta,
-            base=self.base,
-            epsilon=self.epsilon,
-            similarity=self.similarity,
-            reduction=self.reduction,
-            ignore_index=self.ignore_index,
-        )
-
-    def with_stats(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> tuple[Tensor, PairStats]:
-        """The loss and the statistics of its pairs, from the same pass."""
-        _refuse_indices(indices_tuple)
-        return multi_similarity(
-            embeddings,
-            labels,
-            ref_emb,
-            ref_labels,
-            alpha=self.alpha,
-            beta=self.beta,
-            base=self.base,
-            epsilon=self.epsilon,
-            similarity=self.similarity,
-            reduction=self.reduction,
-            ignore_index=self.ignore_index,
-            return_stats=True,
-        )
-
-    def extra_repr(self) -> str:
-        """The settings."""
-        return (
-            f"alpha={self.alpha}, beta={self.beta}, base={self.base}, epsilon={self.epsilon}, "
-            f"similarity={self.similarity!r}, reduction={self.reduction!r}, ignore_index={self.ignore_index}"
-        )
-
-
-def _refuse_indices(indices_tuple: None) -> None:
-    if indices_tuple is not None:
-        raise ValueError(
-            "indices_tuple is given, but this loss mines inside; pass epsilon=... to the module instead of a miner"
-        )
+        own = {
+            "alpha": float(alpha),
+            "beta": float(beta),
+            "base": float(base),
+            "epsilon": None if epsilon is None else float(epsilon),
+        }
+        super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 
 def _samples(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
 from pairloom._stats import PairStats
+from pairloom.losses._labelled import LabelledLoss
+from pairloom.losses._translate import Called, PeerKeywords, averages_pairs_of_anchors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 AVERAGES = ("pairs", "anchors")
 
@@ -180,7 +185,7 @@ def nt_xent(
     )  # fmt: skip
 
 
-class NTXentLoss(nn.Module):
+class NTXentLoss(LabelledLoss):
     """NT-Xent as a module; formula, shapes, empty cases and cost: `pairloom.functional.nt_xent`.
 
     Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
@@ -191,6 +196,8 @@ class NTXentLoss(nn.Module):
         similarity: "cosine" or "dot".
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
@@ -203,6 +210,8 @@ class NTXentLoss(nn.Module):
         (4, 4)
     """
 
+    function = staticmethod(nt_xent)
+
     def __init__(
         self,
         temperature: float = 0.07,
@@ -211,65 +220,24 @@ class NTXentLoss(nn.Module):
         similarity: str = "cosine",
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
-        super().__init__()
         _checks.positive_number("temperature", temperature)
         _checks.choice("average", average, AVERAGES)
-        _checks.loss_settings(similarity, reduction, ignore_index)
-        self.temperature = float(temperature)
-        self.average = average
-        self.similarity = similarity
-        self.reduction = reduction
-        self.ignore_index = ignore_index
+        if averages_pairs_of_anchors(peer.get("reducer")):
+            average = "anchors"
+        own = {"temperature": float(temperature), "average": average}
+        super().__init__(own, similarity, reduction, ignore_index, **peer)
+        if average == "pairs" and isinstance(self.reducer, Called):
+            kind = type(self.reducer.reducer).__name__
+            raise ValueError(
+                f"reducer is a {kind}, which needs the losses of single pairs; this loss adds them up: "
+                "wrap it in PerAnchorReducer, or pass average='anchors'"
+            )
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Tensor:
-        """The loss; arguments as in `pairloom.functional.nt_xent`, positions as in pytorch-metric-learning."""
-        _checks.no_indices(indices_tuple)
-        return nt_xent(
-            embeddings,
-            labels,
-            ref_emb,
-            ref_labels,
-            temperature=self.temperature,
-            average=self.average,
-            similarity=self.similarity,
-            reduction=self.reduction,
-            ignore_index=self.ignore_index,
-        )
-
-    def with_stats(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> tuple[Tensor, PairStats]:
-        """The loss and the statistics of its pairs, from the same pass."""
-        _checks.no_indices(indices_tuple)
-        return nt_xent(
-            embeddings,
-            labels,
-            ref_emb,
-            ref_labels,
-            temperature=self.temperature,
-            average=self.average,
-            similarity=self.similarity,
-            reduction=self.reduction,
-            ignore_index=self.ignore_index,
-            return_stats=True,
-        )
-
-    def extra_repr(self) -> str:
-        """The settings."""
-        return (
-            f"temperature={self.temperature}, average={self.average!r}, similarity={self.similarity!r}, "
-            f"reduction={self.reduction!r}, ignore_index={self.ignore_index}"
-        )
+    def terms(self, labels: Tensor, ref_labels: Tensor | None, keep: Tensor) -> Tensor:
+        """How many losses a mean is taken over: positive pairs, or anchors."""
+        if self.average == "anchors":
+            return super().terms(labels, ref_labels, keep)
+        columns = None if ref_labels is None else ref_labels.to(torch.int64)
+        return _positives_per_anchor(labels.to(torch.int64), columns, self.ignore_index).sum()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
 from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
+from pairloom.losses._labelled import LabelledLoss
 from pairloom.losses._samples import labelled_samples
+from pairloom.losses._translate import PeerKeywords
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 FORMS = ("out", "in")
 
@@ -169,7 +174,7 @@ def sup_con(
     )  # fmt: skip
 
 
-class SupConLoss(nn.Module):
+class SupConLoss(LabelledLoss):
     """Supervised contrastive loss as a module; formula, shapes, empty cases and cost: `pairloom.functional.sup_con`.
 
     Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
@@ -180,6 +185,8 @@ class SupConLoss(nn.Module):
         similarity: "cosine" or "dot".
         reduction: "mean_nonzero", "mean", "mean_all", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
@@ -193,6 +200,8 @@ class SupConLoss(nn.Module):
         (4, 4)
     """
 
+    function = staticmethod(sup_con)
+
     def __init__(
         self,
         temperature: float = 0.1,
@@ -201,68 +210,12 @@ class SupConLoss(nn.Module):
         similarity: str = "cosine",
         reduction: str = "mean_nonzero",
         ignore_index: int | None = -100,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
-        super().__init__()
         _checks.positive_number("temperature", temperature)
         _checks.choice("form", form, FORMS)
-        _checks.loss_settings(similarity, reduction, ignore_index)
-        self.temperature = float(temperature)
-        self.form = form
-        self.similarity = similarity
-        self.reduction = reduction
-        self.ignore_index = ignore_index
-
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Tensor:
-        """The loss; arguments as in `pairloom.functional.sup_con`, positions as in pytorch-metric-learning."""
-        _checks.no_indices(indices_tuple)
-        return sup_con(
-            embeddings,
-            labels,
-            ref_emb,
-            ref_labels,
-            temperature=self.temperature,
-            form=self.form,
-            similarity=self.similarity,
-            reduction=self.reduction,
-            ignore_index=self.ignore_index,
-        )
-
-    def with_stats(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> tuple[Tensor, PairStats]:
-        """The loss and the statistics of its pairs, from the same pass."""
-        _checks.no_indices(indices_tuple)
-        return sup_con(
-            embeddings,
-            labels,
-            ref_emb,
-            ref_labels,
-            temperature=self.temperature,
-            form=self.form,
-            similarity=self.similarity,
-            reduction=self.reduction,
-            ignore_index=self.ignore_index,
-            return_stats=True,
-        )
-
-    def extra_repr(self) -> str:
-        """The settings."""
-        return (
-            f"temperature={self.temperature}, form={self.form!r}, similarity={self.similarity!r}, "
-            f"reduction={self.reduction!r}, ignore_index={self.ignore_index}"
-        )
+        own = {"temperature": float(temperature), "form": form}
+        super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 
 def _samples(
