@@ -29,6 +29,7 @@ MODULES = (
     "pairloom.losses.binomial_deviance",
     "pairloom.losses.dcl",
     "pairloom.losses.hcl",
+    "pairloom.losses.contrastive",
 )
 """Every module that registers an operator, in the order of the documentation."""
 

@@ -3,6 +3,7 @@
 from pairloom.losses.batch_hard_triplet import batch_hard_triplet
 from pairloom.losses.binomial_deviance import binomial_deviance
 from pairloom.losses.clip import clip
+from pairloom.losses.contrastive import contrastive
 from pairloom.losses.dcl import dcl
 from pairloom.losses.hcl import hcl
 from pairloom.losses.info_nce import info_nce
@@ -15,6 +16,7 @@ __all__ = [
     "batch_hard_triplet",
     "binomial_deviance",
     "clip",
+    "contrastive",
     "dcl",
     "hcl",
     "info_nce",

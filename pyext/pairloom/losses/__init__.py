@@ -4,6 +4,7 @@ from pairloom.losses._translate import PeerKeywords
 from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
 from pairloom.losses.binomial_deviance import BinomialDevianceLoss
 from pairloom.losses.clip import CLIPLoss
+from pairloom.losses.contrastive import ContrastiveLoss
 from pairloom.losses.dcl import DCLLoss
 from pairloom.losses.hcl import HCLLoss
 from pairloom.losses.info_nce import InfoNCELoss
@@ -16,6 +17,7 @@ __all__ = [
     "BatchHardTripletLoss",
     "BinomialDevianceLoss",
     "CLIPLoss",
+    "ContrastiveLoss",
     "DCLLoss",
     "GeneralizedLiftedStructureLoss",
     "HCLLoss",

@@ -8,6 +8,7 @@ name (without ``needs_grad``) and returns what the operator returns (without the
 from pairloom.reference.batch_hard_triplet import batch_hard_triplet
 from pairloom.reference.binomial_deviance import binomial_deviance
 from pairloom.reference.clip import clip
+from pairloom.reference.contrastive import contrastive
 from pairloom.reference.dcl import dcl
 from pairloom.reference.hcl import hcl
 from pairloom.reference.info_nce import info_nce
@@ -21,6 +22,7 @@ __all__ = [
     "batch_hard_triplet",
     "binomial_deviance",
     "clip",
+    "contrastive",
     "dcl",
     "hcl",
     "info_nce",
