@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         MultiSimilarityLoss,
         NTXentLoss,
         SupConLoss,
+        TripletMarginLoss,
     )
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
@@ -46,6 +47,7 @@ _HOME = {
     "NTXentLoss": "pairloom.losses",
     "PairStats": "pairloom._stats",
     "SupConLoss": "pairloom.losses",
+    "TripletMarginLoss": "pairloom.losses",
     "pairwise_similarity": "pairloom.similarity",
     "stream_rows": "pairloom.streaming",
     "topk": "pairloom.scoring",
@@ -65,6 +67,7 @@ __all__ = [
     "NTXentLoss",
     "PairStats",
     "SupConLoss",
+    "TripletMarginLoss",
     "__version__",
     "export",
     "functional",

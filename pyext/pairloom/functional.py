@@ -11,6 +11,7 @@ from pairloom.losses.lifted_structure import lifted_structure
 from pairloom.losses.multi_similarity import multi_similarity
 from pairloom.losses.nt_xent import nt_xent
 from pairloom.losses.sup_con import sup_con
+from pairloom.losses.triplet_margin import triplet_margin
 
 __all__ = [
     "batch_hard_triplet",
@@ -24,4 +25,5 @@ __all__ = [
     "multi_similarity",
     "nt_xent",
     "sup_con",
+    "triplet_margin",
 ]

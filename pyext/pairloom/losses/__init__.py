@@ -12,6 +12,7 @@ from pairloom.losses.lifted_structure import GeneralizedLiftedStructureLoss
 from pairloom.losses.multi_similarity import MultiSimilarityLoss
 from pairloom.losses.nt_xent import NTXentLoss
 from pairloom.losses.sup_con import SupConLoss
+from pairloom.losses.triplet_margin import TripletMarginLoss
 
 __all__ = [
     "BatchHardTripletLoss",
@@ -26,4 +27,5 @@ __all__ = [
     "NTXentLoss",
     "PeerKeywords",
     "SupConLoss",
+    "TripletMarginLoss",
 ]

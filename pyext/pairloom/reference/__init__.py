@@ -17,6 +17,7 @@ from pairloom.reference.multi_similarity import multi_similarity
 from pairloom.reference.similarity import pairwise_similarity
 from pairloom.reference.sup_con import sup_con
 from pairloom.reference.topk import topk
+from pairloom.reference.triplet_margin import triplet_margin
 
 __all__ = [
     "batch_hard_triplet",
@@ -31,4 +32,5 @@ __all__ = [
     "pairwise_similarity",
     "sup_con",
     "topk",
+    "triplet_margin",
 ]
