@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         BinomialDevianceLoss,
         CircleLoss,
         CLIPLoss,
+        ContrastiveLoss,
         DCLLoss,
         DHELLoss,
         GeneralizedLiftedStructureLoss,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         NTXentLoss,
         ProxyNCALoss,
         SupConLoss,
+        TripletMarginLoss,
     )
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
@@ -46,6 +48,7 @@ _HOME = {
     "BinomialDevianceLoss": "pairloom.losses",
     "CLIPLoss": "pairloom.losses",
     "CircleLoss": "pairloom.losses",
+    "ContrastiveLoss": "pairloom.losses",
     "DCLLoss": "pairloom.losses",
     "DHELLoss": "pairloom.losses",
     "GISTEmbedLoss": "pairloom.losses",
@@ -62,6 +65,7 @@ _HOME = {
     "PairStats": "pairloom._stats",
     "ProxyNCALoss": "pairloom.losses",
     "SupConLoss": "pairloom.losses",
+    "TripletMarginLoss": "pairloom.losses",
     "pairwise_similarity": "pairloom.similarity",
     "stream_rows": "pairloom.streaming",
     "topk": "pairloom.scoring",
@@ -73,6 +77,7 @@ __all__ = [
     "BinomialDevianceLoss",
     "CLIPLoss",
     "CircleLoss",
+    "ContrastiveLoss",
     "DCLLoss",
     "DHELLoss",
     "GISTEmbedLoss",
@@ -89,6 +94,7 @@ __all__ = [
     "PairStats",
     "ProxyNCALoss",
     "SupConLoss",
+    "TripletMarginLoss",
     "__version__",
     "export",
     "functional",

@@ -50,7 +50,8 @@ def labels(name: str, tensor: Tensor, of: str, rows: Tensor, *, multi_hot: bool 
     if not multi_hot and tensor.dim() != 1:
         raise ValueError(f"{name} has shape {_shape(tensor)}; it must be 1-D, one id for each row of {of}")
     if tensor.shape[0] != rows.shape[0]:
-        raise ValueError(f"{name} has {tensor.shape[0]} entries and {of} has {rows.shape[0]} rows; they must be equal")
+        entries = f"{tensor.shape[0]} entries" if tensor.dim() == 1 else f"shape {_shape(tensor)}"
+        raise ValueError(f"{name} has {entries} and {of} has {rows.shape[0]} rows; they must be equal")
     same_device(name, tensor, of, rows)
 
 

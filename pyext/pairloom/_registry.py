@@ -30,6 +30,8 @@ MODULES = (
     "pairloom.losses.dcl",
     "pairloom.losses.hcl",
     "pairloom.losses.circle",
+    "pairloom.losses.contrastive",
+    "pairloom.losses.triplet_margin",
 )
 """Every module that registers an operator, in the order of the documentation."""
 

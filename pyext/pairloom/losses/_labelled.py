@@ -47,8 +47,8 @@ def labelled_loss(
     """Check what all of these losses take, and call operator ``name``.
 
     ``settings`` are its own, in their order and checked before; learned ones come before them: temperature, bias,
-    boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,). ``normalize`` divides rows by
-    their length where a distance is taken ("cosine" always does).
+    boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,). ``normalize`` divides rows
+    by their length where a distance is taken ("cosine" always does).
     """
     _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
     if temperature is not None:
@@ -99,6 +99,8 @@ class LabelledLoss(nn.Module):
     function: ClassVar[Callable[..., Any]]
     similarities: ClassVar[Sequence[str]] = _checks.LOSS_SIMILARITIES
     instead_of_indices: ClassVar[str] = "it finds its pairs itself"
+    means_over: ClassVar[str] = "anchors"
+    """What a mean runs over. Losses of single pairs or triplets are never held: no reducer can be given them."""
 
     def __init__(
         self,
@@ -132,6 +134,12 @@ class LabelledLoss(nn.Module):
             found = reduction_of(reducer)
             if isinstance(found, str):
                 reduction = self._one_of("reduction", reduction, "reducer", found)
+            elif self.means_over != "anchors":
+                raise ValueError(
+                    f"reducer is a {type(reducer).__name__}, but the means of this loss run over {self.means_over}; "
+                    "allowed: MeanReducer, AvgNonZeroReducer, SumReducer, DoNothingReducer of pytorch-metric-learning, "
+                    "or reduction='mean'"
+                )
             else:
                 self.reducer = found
         if reduction == "none" and embedding_regularizer is not None:
