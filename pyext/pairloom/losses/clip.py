@@ -107,10 +107,10 @@ def clip(
 
     One pair, or no negatives left: 0. All pairs ignored, all weights 0, or N = 0: 0. NaN in a row that takes part: NaN.
 
-    Cost: 8 N N D flops with all gradients where no logit is beyond 40 (cosine: temperature at least 0.025), else, and with
-    ``same_id="positive"``, statistics or a temperature for each row, 12 N N D; O(N D) bytes beside the inputs. Second
-    derivatives, `torch.func` transforms and devices without a kernel compute `pairloom.reference.clip` instead, with
-    O(N N) memory.
+    Cost: 8 N N D flops with all gradients where no logit is beyond 40 (cosine: temperature at least 0.025), else, and
+    with ``same_id="positive"``, statistics or a temperature for each row, 12 N N D; O(N D) bytes beside the inputs.
+    Second derivatives, `torch.func` transforms and devices without a kernel compute `pairloom.reference.clip` instead,
+    with O(N N) memory.
 
     Example:
         >>> import torch, pairloom

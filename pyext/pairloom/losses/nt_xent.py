@@ -10,26 +10,11 @@ from torch import Tensor
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
 from pairloom._stats import PairStats
-from pairloom.losses._labelled import LabelledLoss
-from pairloom.losses._translate import Called, PeerKeywords, averages_pairs_of_anchors
+from pairloom.losses._pair_means import AVERAGES, PairMeanLoss, positives_per_anchor
+from pairloom.losses._translate import PeerKeywords
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-AVERAGES = ("pairs", "anchors")
-
-
-def _positives_per_anchor(row_labels: Tensor, column_labels: Tensor | None, ignore_index: int | None) -> Tensor:
-    """float64 (N,): how many columns carry the label of each row, itself not counted. O((N + M) log M) time."""
-    columns = row_labels if column_labels is None else column_labels
-    ordered = torch.sort(columns).values
-    first = torch.searchsorted(ordered, row_labels)
-    count = torch.searchsorted(ordered, row_labels, right=True) - first
-    if column_labels is None:
-        count = count - 1
-    if ignore_index is not None:
-        count = torch.where(row_labels == ignore_index, 0, count)
-    return count.to(torch.float64)
 
 
 def _arguments(
@@ -51,7 +36,7 @@ def _arguments(
     scale = as_temperature(temperature, embeddings)
     if average == "pairs":
         # L_i is a mean over the positives of i: weighted with their number, the pairs count alike.
-        pairs = _positives_per_anchor(row_labels, column_labels, ignore_index)
+        pairs = positives_per_anchor(row_labels, column_labels, ignore_index)
         weights = pairs if weights is None else pairs * weights
     return scale, row_labels, column_labels, weights, gradient_bits(embeddings, ref_emb, scale, reduction)
 
@@ -185,7 +170,7 @@ def nt_xent(
     )  # fmt: skip
 
 
-class NTXentLoss(LabelledLoss):
+class NTXentLoss(PairMeanLoss):
     """NT-Xent as a module; formula, shapes, empty cases and cost: `pairloom.functional.nt_xent`.
 
     Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
@@ -223,21 +208,5 @@ class NTXentLoss(LabelledLoss):
         **peer: Unpack[PeerKeywords],
     ) -> None:
         _checks.positive_number("temperature", temperature)
-        _checks.choice("average", average, AVERAGES)
-        if averages_pairs_of_anchors(peer.get("reducer")):
-            average = "anchors"
         own = {"temperature": float(temperature), "average": average}
         super().__init__(own, similarity, reduction, ignore_index, **peer)
-        if average == "pairs" and isinstance(self.reducer, Called):
-            kind = type(self.reducer.reducer).__name__
-            raise ValueError(
-                f"reducer is a {kind}, which needs the losses of single pairs; this loss adds them up: "
-                "wrap it in PerAnchorReducer, or pass average='anchors'"
-            )
-
-    def terms(self, labels: Tensor, ref_labels: Tensor | None, keep: Tensor) -> Tensor:
-        """How many losses a mean is taken over: positive pairs, or anchors."""
-        if self.average == "anchors":
-            return super().terms(labels, ref_labels, keep)
-        columns = None if ref_labels is None else ref_labels.to(torch.int64)
-        return _positives_per_anchor(labels.to(torch.int64), columns, self.ignore_index).sum()
