@@ -8,8 +8,12 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._checks import SIMILARITIES
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
+from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
+from pairloom.losses._distances import compared_rows
+from pairloom.losses._labelled import check_labelled
 from pairloom.losses._pair_means import AVERAGES, PairMeanLoss, positives_per_anchor
 from pairloom.losses._translate import PeerKeywords
 
@@ -29,10 +33,10 @@ def _arguments(
     ignore_index: int | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]:
     """Temperature, row_labels, column_labels, weights, needs_grad of the operator."""
-    row_labels = labels.to(torch.int64)
+    row_labels = operator_labels(labels, ignore_index)
     column_labels: Tensor | None = None
     if ref_labels is not None:
-        column_labels = ref_labels.to(torch.int64)
+        column_labels = operator_labels(ref_labels, ignore_index)
     scale = as_temperature(temperature, embeddings)
     if average == "pairs":
         # L_i is a mean over the positives of i: weighted with their number, the pairs count alike.
@@ -48,6 +52,7 @@ def _nt_xent_script(
     ref_labels: Tensor | None = None,
     temperature: Tensor | float = 0.07,
     average: str = "pairs",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -55,6 +60,7 @@ def _nt_xent_script(
 ) -> Tensor:
     if labels is None:
         raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     scale, row_labels, column_labels, weights, bits = _arguments(
         embeddings, labels, ref_emb, ref_labels, temperature, average, reduction, weights, ignore_index
     )
@@ -74,6 +80,7 @@ def nt_xent(
     temperature: Tensor | float = 0.07,
     average: str = "pairs",
     similarity: str = "cosine",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
@@ -89,6 +96,7 @@ def nt_xent(
     temperature: Tensor | float = 0.07,
     average: str = "pairs",
     similarity: str = "cosine",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
@@ -104,6 +112,7 @@ def nt_xent(
     temperature: Tensor | float = 0.07,
     average: str = "pairs",
     similarity: str = "cosine",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
@@ -123,12 +132,16 @@ def nt_xent(
     Args:
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors.
         labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
+            Or (N, L) of 0 and 1, multi-hot: whoever shares any label with an anchor is its positive.
         ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
         ref_labels: (M,) the class of each reference row.
         temperature: number above 0, or float tensor: 0-d, or (N,) with one value for each anchor. Gets a gradient.
         average: what a mean is taken over: "pairs" (all positive pairs alike) or "anchors". With "pairs" L_i has the
             weight |P_i|, in a sum and in "none" too.
-        similarity: "cosine" or "dot".
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0), "dot", "euclidean" (s is
+            the negated distance, with gradient 0 between equal rows) or "squared_euclidean" (its square).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none" (one loss for each anchor).
         weights: (N,) float, >= 0, one for each anchor.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
@@ -144,7 +157,8 @@ def nt_xent(
 
     No positive pair at all: 0 with gradient 0. An anchor without negatives: L_i = 0.
 
-    Cost: that of `pairloom.functional.info_nce`, and a sort of the labels.
+    Cost: that of `pairloom.functional.info_nce`, and a sort of the labels (multi-hot ones: of
+    `pairloom.functional.multi_similarity` on rows of length 1).
 
     Example:
         >>> import torch, pairloom
@@ -154,12 +168,13 @@ def nt_xent(
         >>> f"{pairloom.functional.nt_xent(torch.cat([first, second]), sample, temperature=0.5).item():.4f}"
         '1.2203'
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index, multi_hot=False)
+    check_labelled(
+        embeddings, labels, ref_emb, ref_labels, similarity, reduction, weights, ignore_index, SIMILARITIES, normalize
+    )
     _checks.temperature(temperature, "embeddings", embeddings)
     _checks.choice("average", average, AVERAGES)
-    _checks.loss_settings(similarity, reduction, ignore_index)
-    _checks.weights(weights, "embeddings", embeddings)
     assert labels is not None
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     scale, row_labels, column_labels, weights, bits = _arguments(
         embeddings, labels, ref_emb, ref_labels, temperature, average, reduction, weights, ignore_index
     )
@@ -178,7 +193,8 @@ class NTXentLoss(PairMeanLoss):
     Args:
         temperature: number above 0.
         average: "pairs" or "anchors".
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
         **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
@@ -196,6 +212,7 @@ class NTXentLoss(PairMeanLoss):
     """
 
     function = staticmethod(nt_xent)
+    similarities = SIMILARITIES
 
     def __init__(
         self,
@@ -203,10 +220,11 @@ class NTXentLoss(PairMeanLoss):
         *,
         average: str = "pairs",
         similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
         **peer: Unpack[PeerKeywords],
     ) -> None:
         _checks.positive_number("temperature", temperature)
-        own = {"temperature": float(temperature), "average": average}
+        own = {"temperature": float(temperature), "average": average, "normalize": normalize}
         super().__init__(own, similarity, reduction, ignore_index, **peer)
