@@ -28,6 +28,12 @@ class Peer(NamedTuple):
     """Whether its losses come as (N, 1) there: weights (N,) of a class then meet every loss, and weight nothing."""
     middle: tuple = ()
     """Two numbers with some losses of anchors below, between and above."""
+    required: dict = {}  # noqa: RUF012 - read only
+    """Constructor arguments without a default."""
+    references: bool = True
+    """Whether it takes reference rows, and they mean the same there."""
+    cosine: bool = False
+    """Whether cosine is the only distance there."""
 
 
 PEERS = {
@@ -37,15 +43,28 @@ PEERS = {
     "GeneralizedLiftedStructureLoss": Peer(
         {"neg_margin": 0.8, "pos_margin": 0.1}, middle=(5.6, 5.9), metric=True, columns=True
     ),
+    "LiftedStructureLoss": Peer(
+        {"neg_margin": 0.8, "pos_margin": 0.1}, middle=(11.4, 12.1), metric=True, terms="pairs", references=False
+    ),
+    "CircleLoss": Peer({"m": 0.3, "gamma": 8}, middle=(20.0, 24.5), columns=True, cosine=True),
 }
+WITH_REFERENCES = [name for name in PEERS if PEERS[name].references]
+
+
+class FlatLifted(losses.LiftedStructureLoss):
+    """Its losses of pairs come as (P, 1), which no reducer of pairs can take."""
+
+    def _compute_loss(self, *arguments):
+        found = super()._compute_loss(*arguments)
+        found["loss"]["losses"] = found["loss"]["losses"].flatten()
+        return found
 
 
 def both(name, ours=None, **keywords):
     """The loss of both libraries, made by the same call."""
-    settings = PEERS[name].settings
-    return getattr(pairloom, name)(**settings, **(ours or {}), **keywords), getattr(losses, name)(
-        **settings, **keywords
-    )
+    settings = {**PEERS[name].required, **PEERS[name].settings, **keywords}
+    theirs = FlatLifted if name == "LiftedStructureLoss" else getattr(losses, name)
+    return getattr(pairloom, name)(**settings, **(ours or {})), theirs(**settings)
 
 
 def batch():
@@ -92,17 +111,17 @@ def test_keywords_are_those_of_the_base_class():
 
 @pytest.mark.parametrize("name", PEERS)
 def test_defaults(name):
-    assert_same(getattr(pairloom, name)(), getattr(losses, name)())
+    assert_same(*(getattr(library, name)(**PEERS[name].required) for library in (pairloom, losses)))
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", WITH_REFERENCES)
 def test_positions_of_a_call(name):
     torch.manual_seed(1)
     ref, ref_labels = torch.randn(25, 6, dtype=torch.float64), torch.randint(0, 11, (25,))
     assert_same(*both(name), None, ref, ref_labels)
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", WITH_REFERENCES)
 def test_two_views_may_share_one_tensor_of_labels(name):
     """There (i, i) is then left out, a positive pair of two views; a copy of the labels shows what is meant."""
     (x, labels), ref = batch(), torch.randn(36, 6, dtype=torch.float64)
@@ -127,6 +146,11 @@ def test_distances(name, distance):
     if distance in METRICS and not PEERS[name].metric:
         with pytest.raises(ValueError, match=r"distance is LpDistance\(p=2, power=.\), .* allowed: CosineSimilarity"):
             both(name, distance=distance)
+        return
+    if PEERS[name].cosine and not isinstance(distance, distances.CosineSimilarity):
+        ours, _ = both(name)
+        ours.similarity = "cosine" if distance.normalize_embeddings else "dot"
+        assert_same(both(name, {"distance": distance})[0], ours)
         return
     assert_same(*both(name, distance=distance))
 
@@ -176,7 +200,7 @@ REDUCERS = [
 @pytest.mark.parametrize("reducer", REDUCERS, ids=[f"{i}-{written(reducer)}" for i, reducer in enumerate(REDUCERS)])
 @pytest.mark.parametrize("name", PEERS)
 def test_reducers(name, reducer):
-    weighted = "ClassWeights" in str(getattr(pairloom, name)(reducer=reducer))
+    weighted = "ClassWeights" in str(both(name, reducer=reducer)[0])
     if weighted and PEERS[name].columns:
         assert_weighted_by_class(name, reducer)
     else:
@@ -187,10 +211,9 @@ def assert_weighted_by_class(name, reducer):
     """The formula of the reducer: mean of weight of the class times loss."""
     x, labels = batch()
     x.requires_grad_()
-    settings = PEERS[name].settings
-    rows = getattr(losses, name)(**settings, reducer=reducers.DoNothingReducer())(x, labels)["loss"]["losses"]
+    rows = both(name, reducer=reducers.DoNothingReducer())[1](x, labels)["loss"]["losses"]
     wanted = (CLASS_WEIGHTS[labels] * rows.squeeze(1)).mean()
-    value = getattr(pairloom, name)(**settings, reducer=reducer)(x, labels)
+    value = both(name, reducer=reducer)[0](x, labels)
     torch.testing.assert_close(value, wanted)
     torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(wanted, x))
 

@@ -13,9 +13,10 @@ from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss
 from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
+from pairloom.losses._distances import compared_rows
 from pairloom.losses._translate import Reducer, reduction_of, similarity_of
 from pairloom.reference._rows import labels_equal
-from pairloom.reference.similarity import compute_dtype, unit_rows
+from pairloom.reference.similarity import compute_dtype
 
 if TYPE_CHECKING:
     IndexTuple = tuple[Tensor, ...] | None
@@ -50,23 +51,17 @@ def labelled_loss(
     boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,). ``normalize`` divides rows
     by their length where a distance is taken ("cosine" always does).
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
+    check_labelled(
+        embeddings, labels, ref_emb, ref_labels, similarity, reduction, weights, ignore_index, allowed, normalize
+    )
     if temperature is not None:
         _checks.temperature(temperature, "embeddings", embeddings)
     _checks.learned("bias", bias, "embeddings", embeddings)
     _checks.learned("boundary", boundary, "embeddings", embeddings)
     learned = [None if value is None else as_temperature(value, embeddings) for value in (temperature, bias, boundary)]
     settings = (*(value for value in learned if value is not None), *settings)
-    _checks.choice("similarity", similarity, allowed)
-    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-    _checks.label_value("ignore_index", ignore_index)
-    _checks.flag("normalize", normalize)
-    _checks.weights(weights, "embeddings", embeddings)
     assert labels is not None
-    if normalize and similarity in ("euclidean", "squared_euclidean"):
-        dtype = compute_dtype(embeddings) if ref_emb is None else compute_dtype(embeddings, ref_emb)
-        embeddings = _unit_rows(embeddings, dtype)
-        ref_emb = None if ref_emb is None else _unit_rows(ref_emb, dtype)
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     return pair_loss(
         getattr(torch.ops.pairloom, name),
         getattr(reference, name),
@@ -84,9 +79,24 @@ def labelled_loss(
     )
 
 
-def _unit_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows of length 1; made contiguous, so that norms add up in one order for every layout."""
-    return unit_rows(x.to(dtype).contiguous())
+def check_labelled(
+    embeddings: Tensor,
+    labels: Tensor | None,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    similarity: str,
+    reduction: str,
+    weights: Tensor | None,
+    ignore_index: int | None,
+    allowed: Sequence[str] = _checks.LOSS_SIMILARITIES,
+    normalize: bool = False,
+) -> None:
+    """The arguments that all losses on labelled embeddings have."""
+    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
+    _checks.choice("similarity", similarity, allowed)
+    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.flag("normalize", normalize)
+    _checks.weights(weights, "embeddings", embeddings)
 
 
 class LabelledLoss(nn.Module):

@@ -93,6 +93,8 @@ class ClassWeights(nn.Module):
 
     def weights(self, labels: Tensor, keep: Tensor) -> Tensor:
         """The weight of the class of each anchor."""
+        if labels.dim() > 1:
+            raise ValueError("reducer weights classes, but labels are multi-hot; pass weights in the call instead")
         of_class = self.reducer.weights.to(labels.device)
         return of_class[torch.where(keep, labels.to(torch.int64), 0)]
 

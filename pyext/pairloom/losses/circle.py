@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,11 @@ from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom._stream import define_streamed
 from pairloom.losses._labelled import LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
+from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.circle import circle_rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def circle(
@@ -112,6 +116,8 @@ class CircleLoss(LabelledLoss):
         similarity: "cosine" or "dot".
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
@@ -134,12 +140,11 @@ class CircleLoss(LabelledLoss):
         similarity: str = "cosine",
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
         _check_settings(m, gamma)
-        _checks.choice("similarity", similarity, _checks.LOSS_SIMILARITIES)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.label_value("ignore_index", ignore_index)
-        super().__init__(m=m, gamma=gamma, similarity=similarity, reduction=reduction, ignore_index=ignore_index)
+        own = {"m": float(m), "gamma": float(gamma)}
+        super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 
 def _samples(
