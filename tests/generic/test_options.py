@@ -58,9 +58,7 @@ def test_any_combination(record, data, n, m, seed):
     loss, stats, *_ = record.op(*arguments.values())
     expected, expected_stats = record.reference(*record.reference_arguments(tuple(arguments.values())))
     torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(
-        stats[:11], expected_stats[:11], rtol=1e-9, atol=1e-9
-    )  # then tiles: of the kernels alone
+    torch.testing.assert_close(stats[:11], expected_stats[:11], rtol=1e-9, atol=1e-9)  # tiles: kernels only
     if wanted:
         upstream = torch.linspace(-1, 2, loss.numel(), dtype=loss.dtype).reshape(loss.shape)
         inputs = [leaves[name] for name in wanted]

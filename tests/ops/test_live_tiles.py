@@ -1,4 +1,4 @@
-"""Products of the gradients pass over tiles of W that mining left empty: same result, counted in the statistics, for every level."""
+"""Products of the gradients pass over tiles of W that mining left empty: same result on every level, and counted."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_gradients_are_those_of_the_dense_formula(level, dtype, n, dim, classes,
         wide[0], wide[1] if references else None, labels, ref_labels if references else None, None, epsilon=0.05
     )
     for ours, wanted in zip(gradients, torch.autograd.grad(exact, wide), strict=True):
-        # A pair near the edge of the margin may be mined in one precision only, and half-precision gradients are rounded.
+        # A pair near the edge of the margin may be mined in one precision only; half-precision gradients are rounded.
         limit = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 1e-2}[dtype]
         assert (ours.double() - wanted).abs().max() <= limit * wanted.abs().max()
     assert 0 < stats.live_tiles <= 1
