@@ -1,6 +1,6 @@
 """Losses as modules: settings in the constructor, tensors in the call. One file per loss."""
 
-from pairloom.losses._translate import PeerKeywords
+from pairloom.losses._translate import PeerKeywords, ProxyKeywords
 from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
 from pairloom.losses.binomial_deviance import BinomialDevianceLoss
 from pairloom.losses.circle import CircleLoss
@@ -40,6 +40,7 @@ __all__ = [
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
     "PeerKeywords",
+    "ProxyKeywords",
     "ProxyNCALoss",
     "SupConLoss",
 ]
