@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         NormalizedSoftmaxLoss,
         NPairsLoss,
         NTXentLoss,
+        ProxyAnchorLoss,
         ProxyNCALoss,
         SupConLoss,
     )
@@ -60,6 +61,7 @@ _HOME = {
     "NTXentLoss": "pairloom.losses",
     "NormalizedSoftmaxLoss": "pairloom.losses",
     "PairStats": "pairloom._stats",
+    "ProxyAnchorLoss": "pairloom.losses",
     "ProxyNCALoss": "pairloom.losses",
     "SupConLoss": "pairloom.losses",
     "pairwise_similarity": "pairloom.similarity",
@@ -87,6 +89,7 @@ __all__ = [
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
     "PairStats",
+    "ProxyAnchorLoss",
     "ProxyNCALoss",
     "SupConLoss",
     "__version__",

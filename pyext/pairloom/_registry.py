@@ -30,6 +30,7 @@ MODULES = (
     "pairloom.losses.dcl",
     "pairloom.losses.hcl",
     "pairloom.losses.circle",
+    "pairloom.losses.proxy_anchor",
 )
 """Every module that registers an operator, in the order of the documentation."""
 

@@ -17,6 +17,7 @@ from pairloom.losses.multiple_negatives_ranking import multiple_negatives_rankin
 from pairloom.losses.n_pairs import n_pairs
 from pairloom.losses.normalized_softmax import normalized_softmax
 from pairloom.losses.nt_xent import nt_xent
+from pairloom.losses.proxy_anchor import proxy_anchor
 from pairloom.losses.proxy_nca import proxy_nca
 from pairloom.losses.sup_con import sup_con
 
@@ -38,6 +39,7 @@ __all__ = [
     "n_pairs",
     "normalized_softmax",
     "nt_xent",
+    "proxy_anchor",
     "proxy_nca",
     "sup_con",
 ]

@@ -99,7 +99,7 @@ def assert_same(ours, theirs, *more):
         torch.testing.assert_close(ours.proxies.grad, wanted)
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", [*PEERS, "ProxyAnchorLoss"])
 def test_constructors_and_calls_have_the_same_arguments(name):
     ours, theirs = (getattr(library, name) for library in (pairloom, losses))
     first, wanted = inspect.signature(ours).parameters, inspect.signature(theirs).parameters

@@ -18,6 +18,7 @@ from pairloom.losses.multiple_negatives_ranking import MultipleNegativesRankingL
 from pairloom.losses.n_pairs import NPairsLoss
 from pairloom.losses.normalized_softmax import NormalizedSoftmaxLoss
 from pairloom.losses.nt_xent import NTXentLoss
+from pairloom.losses.proxy_anchor import ProxyAnchorLoss
 from pairloom.losses.proxy_nca import ProxyNCALoss
 from pairloom.losses.sup_con import SupConLoss
 
@@ -40,6 +41,7 @@ __all__ = [
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
     "PeerKeywords",
+    "ProxyAnchorLoss",
     "ProxyKeywords",
     "ProxyNCALoss",
     "SupConLoss",
