@@ -12,8 +12,8 @@ BITS = 32
 def operator_labels(labels: Tensor, ignore_index: int | None, word: int = BITS) -> Tensor:
     """(N,) ids -> (N,) int64; (N, L) of 0 and 1 -> (N, ceil(L / 32)) int64.
 
-    Bit b of word w is label 32 w + b. Rows full of ``ignore_index`` become words of -1. TorchScript compiles this
-    (it sees default values of arguments, but no global numbers).
+    Bit b of word w is label 32 w + b. Rows full of ``ignore_index`` become words of -1. TorchScript compiles this: it
+    sees default values of arguments, but no global numbers.
     """
     wide = labels.to(torch.int64)
     if wide.dim() == 1:

@@ -32,6 +32,7 @@ MODULES = (
     "pairloom.losses.circle",
     "pairloom.losses.contrastive",
     "pairloom.losses.triplet_margin",
+    "pairloom.losses.proxy_anchor",
 )
 """Every module that registers an operator, in the order of the documentation."""
 

@@ -18,6 +18,7 @@ from pairloom.losses.multiple_negatives_ranking import multiple_negatives_rankin
 from pairloom.losses.n_pairs import n_pairs
 from pairloom.losses.normalized_softmax import normalized_softmax
 from pairloom.losses.nt_xent import nt_xent
+from pairloom.losses.proxy_anchor import proxy_anchor
 from pairloom.losses.proxy_nca import proxy_nca
 from pairloom.losses.sup_con import sup_con
 from pairloom.losses.triplet_margin import triplet_margin
@@ -41,6 +42,7 @@ __all__ = [
     "n_pairs",
     "normalized_softmax",
     "nt_xent",
+    "proxy_anchor",
     "proxy_nca",
     "sup_con",
     "triplet_margin",

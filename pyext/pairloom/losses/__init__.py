@@ -1,6 +1,6 @@
 """Losses as modules: settings in the constructor, tensors in the call. One file per loss."""
 
-from pairloom.losses._translate import PeerKeywords
+from pairloom.losses._translate import PeerKeywords, ProxyKeywords
 from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
 from pairloom.losses.binomial_deviance import BinomialDevianceLoss
 from pairloom.losses.circle import CircleLoss
@@ -19,6 +19,7 @@ from pairloom.losses.multiple_negatives_ranking import MultipleNegativesRankingL
 from pairloom.losses.n_pairs import NPairsLoss
 from pairloom.losses.normalized_softmax import NormalizedSoftmaxLoss
 from pairloom.losses.nt_xent import NTXentLoss
+from pairloom.losses.proxy_anchor import ProxyAnchorLoss
 from pairloom.losses.proxy_nca import ProxyNCALoss
 from pairloom.losses.sup_con import SupConLoss
 from pairloom.losses.triplet_margin import TripletMarginLoss
@@ -43,6 +44,8 @@ __all__ = [
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
     "PeerKeywords",
+    "ProxyAnchorLoss",
+    "ProxyKeywords",
     "ProxyNCALoss",
     "SupConLoss",
     "TripletMarginLoss",

@@ -130,9 +130,7 @@ class LabelledLoss(nn.Module):
         _checks.choice("reduction", reduction, _checks.REDUCTIONS)
         _checks.label_value("ignore_index", ignore_index)
         _checks.finite_number("embedding_reg_weight", embedding_reg_weight)
-        if embedding_regularizer is not None and not callable(embedding_regularizer):
-            kind = type(embedding_regularizer).__name__
-            raise TypeError(f"embedding_regularizer is a {kind}; it must be callable with the embeddings")
+        check_regularizer("embedding_regularizer", embedding_regularizer, "embeddings")
         settings = dict(settings)
         if distance is not None:
             word, normalize = similarity_of(distance, self.similarities)
@@ -206,6 +204,30 @@ class LabelledLoss(nn.Module):
         """How many losses a mean is taken over, 0-d: anchors that are not ignored."""
         return keep.sum()
 
+    def losses_of(self, labels: Tensor, keep: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Which entries of the losses by "none" count (None: all), and the embedding that each of them belongs to."""
+        everyone = torch.arange(keep.shape[0], device=keep.device)
+        return None if self.ignore_index is None else keep, everyone
+
+    def call(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        ref_emb: Tensor | None,
+        ref_labels: Tensor | None,
+        **others: Any,
+    ) -> Any:
+        """The function."""
+        return self.function(embeddings, labels, ref_emb, ref_labels, **others)
+
+    def regularized(self, value: Tensor, embeddings: Tensor) -> Tensor:
+        """The loss and what regularizers add to it."""
+        if self.embedding_regularizer is None or embeddings.shape[0] == 0:
+            return value
+        return value + self.embedding_reg_weight * regularization(
+            "embedding_regularizer", self.embedding_regularizer, embeddings
+        )
+
     def _one_of(self, name: str, word: str, peer: str, meaning: str) -> str:
         """The meaning of an object, unless a word beside it says otherwise."""
         if word not in (meaning, inspect.signature(self.function).parameters[name].default):
@@ -227,14 +249,13 @@ class LabelledLoss(nn.Module):
         labels, ref_labels = _beside(labels, embeddings), _beside(ref_labels, ref_emb)
         arguments = self.arguments()
         if self.reducer is None:
-            found = self.function(
+            found = self.call(
                 embeddings, labels, ref_emb, ref_labels, weights=weights, return_stats=want_stats, **arguments
             )
             value, stats = found if want_stats else (found, None)
         else:
             value, stats = self._reduced(embeddings, labels, ref_emb, ref_labels, weights, arguments, want_stats)
-        if self.embedding_regularizer is not None and embeddings.shape[0] > 0:
-            value = value + self.embedding_reg_weight * _regularization(self.embedding_regularizer, embeddings)
+        value = self.regularized(value, embeddings)
         if self.collect_stats:
             self.pair_stats = stats
         return value, stats
@@ -258,10 +279,10 @@ class LabelledLoss(nn.Module):
         keep = ~labels_equal(operator_labels(labels, self.ignore_index), self.ignore_index, embeddings)
         weights = self.reducer.weights(labels, keep)
         arguments = {**arguments, "reduction": self.reducer.reduction, "weights": weights}
-        found = self.function(embeddings, labels, ref_emb, ref_labels, return_stats=want_stats, **arguments)
+        found = self.call(embeddings, labels, ref_emb, ref_labels, return_stats=want_stats, **arguments)
         value, stats = found if want_stats else (found, None)
-        kept = None if self.ignore_index is None else keep
-        return self.reducer.finish(value, self.terms(labels, ref_labels, keep), embeddings, labels, kept), stats
+        terms, entries = self.terms(labels, ref_labels, keep), self.losses_of(labels, keep)
+        return self.reducer.finish(value, terms, embeddings, labels, *entries), stats
 
     def __prepare_scriptable__(self) -> LabelledLoss:
         """TorchScript has no keywords that are known at run time only: it gets the settings as one tuple."""
@@ -282,9 +303,15 @@ def _beside(labels: Any, embeddings: Tensor | None) -> Any:
     return labels.to(embeddings.device)
 
 
-def _regularization(regularizer: Callable[[Tensor], Tensor], embeddings: Tensor) -> Tensor:
-    """Its value for the embeddings, half precision as float32."""
-    value = regularizer(embeddings.to(compute_dtype(embeddings)))
+def check_regularizer(name: str, regularizer: Any, of: str) -> None:
+    """None, or something to call with rows."""
+    if regularizer is not None and not callable(regularizer):
+        raise TypeError(f"{name} is a {type(regularizer).__name__}; it must be callable with the {of}")
+
+
+def regularization(name: str, regularizer: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Its value for the rows, half precision as float32."""
+    value = regularizer(rows.to(compute_dtype(rows)))
     if value.numel() != 1:
-        raise ValueError(f"embedding_regularizer returned shape {tuple(value.shape)}; it must be one value")
+        raise ValueError(f"{name} returned shape {tuple(value.shape)}; it must be one value")
     return value.reshape(())

@@ -15,6 +15,7 @@ from pairloom.reference.hcl import hcl
 from pairloom.reference.info_nce import info_nce
 from pairloom.reference.lifted_structure import lifted_structure
 from pairloom.reference.multi_similarity import multi_similarity
+from pairloom.reference.proxy_anchor import proxy_anchor
 from pairloom.reference.similarity import pairwise_similarity
 from pairloom.reference.sup_con import sup_con
 from pairloom.reference.topk import topk
@@ -32,6 +33,7 @@ __all__ = [
     "lifted_structure",
     "multi_similarity",
     "pairwise_similarity",
+    "proxy_anchor",
     "sup_con",
     "topk",
     "triplet_margin",
