@@ -28,9 +28,9 @@ void classify_labels(const PairLossCall& call, int64_t rows, int64_t columns, in
   const int64_t* labels = call.self ? call.row_labels : call.column_labels;
   const int64_t labelled_columns = labels == nullptr ? 0 : call.self ? rows : call.column_label_count;
   for (int64_t j = 0; j < columns; ++j) {
-    column_class[j] = j < labelled_columns && ignored_label(call, labels, j)    ? kNoPair
-                      : j < labelled_columns && ids ? number(labels[j])
-                                                    : kPlainNegative;
+    column_class[j] = j < labelled_columns && ignored_label(call, labels, j) ? kNoPair
+                      : j < labelled_columns && ids                          ? number(labels[j])
+                                                                             : kPlainNegative;
   }
 }
 

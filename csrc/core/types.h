@@ -57,14 +57,14 @@ enum class Reduction { mean, mean_nonzero, sum, none };
 
 // One call of a pair loss, whatever its rule. Output pointers that are null are not wanted.
 struct PairLossCall {
-  Matrix rows;            // (N, D) anchors
-  Matrix columns;         // (M, D) what they are compared with; unused when `self` is set
-  bool self;              // rows against themselves: pair (i, i) is no pair, d_rows holds both roles
+  Matrix rows;     // (N, D) anchors
+  Matrix columns;  // (M, D) what they are compared with; unused when `self` is set
+  bool self;       // rows against themselves: pair (i, i) is no pair, d_rows holds both roles
   Similarity similarity;
   Reduction reduction;
   const double* temperature;  // (N) when temperature_per_row, else one value; null = 1
   bool temperature_per_row;
-  const double* weights;         // (N) or null = 1
+  const double* weights;  // (N) or null = 1
   // (N) ids, or (N, label_words) multi-hot: 32 labels in a word, all words -1 for a row that is ignored; or null
   const int64_t* row_labels;
   const int64_t* column_labels;  // likewise (column_label_count), or null; columns beyond it are plain negatives

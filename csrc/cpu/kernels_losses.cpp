@@ -1,7 +1,7 @@
 // The losses of one instruction-set level, and its kernel table: which products and which way through the pairs serve a call.
+#include "core/labels.h"
 #include "cpu/kernels.h"
 #include "cpu/level.h"
-#include "core/labels.h"
 #include "engine/bounded_rows.h"
 #include "engine/pair_loss.h"
 #include "engine/pair_sweep.h"
@@ -35,7 +35,8 @@ template <class T, class Products>
 void run(const InfoNceCall& call, const Parallel& pool) {
   const PairLossCall& pairs = call.pairs;
   const bool labels_make_positives = pairs.same_label_is_positive && pairs.row_labels != nullptr;
-  const bool one_positive = pairs.target_is_row ? !labels_make_positives : pairs.self && pairs.label_words == 0 && largest_class(pairs) <= 2;
+  const bool one_positive =
+      pairs.target_is_row ? !labels_make_positives : pairs.self && pairs.label_words == 0 && largest_class(pairs) <= 2;
   if (one_positive && run_bounded<T, Products>(pairs, SupCon<T>(SupConCall{}), pool)) return;
   PairLoss<T, InfoNce<T>, Products>(pairs, InfoNce<T>(call), pool).run();
 }

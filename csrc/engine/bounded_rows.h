@@ -12,8 +12,8 @@ class BoundedRows : PairRun<T, Products> {
   using Run = PairRun<T, Products>;
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
       Run::wants_columns_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
-      Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale,
-      Run::load_rows, Run::to_logits, Run::to_weights, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction;
+      Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale, Run::load_rows,
+      Run::to_logits, Run::to_weights, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
@@ -22,8 +22,7 @@ class BoundedRows : PairRun<T, Products> {
 
   // Whether this way serves a call: the gradient of the temperature comes from that of the rows, and statistics need z.
   static bool fits(const PairLossCall& call, const Parallel& pool) {
-    return call.stats == nullptr && (call.d_temperature == nullptr || call.d_rows != nullptr) &&
-           bounded_logits<T>(call, pool);
+    return call.stats == nullptr && (call.d_temperature == nullptr || call.d_rows != nullptr) && bounded_logits<T>(call, pool);
   }
 
   void run() {

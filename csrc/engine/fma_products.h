@@ -85,8 +85,8 @@ class FmaProducts {
     gemm_sliced<Order::rows>(w, sizes_.s_stride, slices, d, stride_, count, end - j, width_, accumulate);
   }
 
-  // d_columns of [begin, end) (+)= W^T rows, over rows [from, to) of the chunk. W is copied first, a few columns of all rows at a time: its rows are far
-  // apart, and the tiles would wait for memory at each depth step.
+  // d_columns of [begin, end) (+)= W^T rows, over rows [from, to) of the chunk. W is copied first, a few columns of all rows at a time: its
+  // rows are far apart, and the tiles would wait for memory at each depth step.
   void d_columns(Session& session, int64_t begin, int64_t end, int64_t from, int64_t to, const T* rows, const T* s, bool accumulate) {
     T* w = session.w.get();
     for (int64_t j = begin; j < end; j += kColumnsTogether) {

@@ -20,17 +20,16 @@ template <class T, class Rule, class Products>
 class PairLoss : PairRun<T, Products> {
   using Run = PairRun<T, Products>;
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
-      Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
-      Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale,
-      Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction;
+      Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_,
+      Run::temperature_slope_, Run::pairs_, Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs,
+      Run::pack_columns, Run::weight, Run::scale, Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row,
+      Run::finish_columns, Run::begin_reduction, Run::end_reduction;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
  public:
   PairLoss(const PairLossCall& call, const Rule& rule, const Parallel& pool)
-      : Run(call, pool),
-        rule_(rule),
-        row_stats_(call.stats != nullptr ? chunk_rows_ * kStatCount : 0) {
+      : Run(call, pool), rule_(rule), row_stats_(call.stats != nullptr ? chunk_rows_ * kStatCount : 0) {
     if (rule_.mines() && (wants_rows_ || wants_columns_)) live_.emplace(chunk_rows_, m_, Products::kRowUnit);
   }
 
@@ -124,9 +123,8 @@ class PairLoss : PairRun<T, Products> {
     if (!accumulate) products_.clear_d_columns(begin, end);
     for (int64_t j = begin; j < end; j += kLiveColumns) {
       const int64_t last = std::min(j + kLiveColumns, end);
-      live_->row_runs(0, count, j, last, [&](int64_t from, int64_t to) {
-        products_.d_columns(session, j, last, from, to, rows_.get(), s_.get(), true);
-      });
+      live_->row_runs(0, count, j, last,
+                      [&](int64_t from, int64_t to) { products_.d_columns(session, j, last, from, to, rows_.get(), s_.get(), true); });
     }
   }
 

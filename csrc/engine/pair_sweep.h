@@ -110,7 +110,8 @@ class PairSweep : PairRun<T, Products> {
     load_rows(chunk_first, r0, count);
     const int64_t from = first_column(first);
     for (int64_t strip = r0 / kStrip; strip < strips(r0 + count); ++strip) {
-      for (int kind = 0; kind < kTotals; ++kind) std::fill(strip_sums(strip, kind) + from, strip_sums(strip, kind) + vector_width<T>(m_), T{0});
+      for (int kind = 0; kind < kTotals; ++kind)
+        std::fill(strip_sums(strip, kind) + from, strip_sums(strip, kind) + vector_width<T>(m_), T{0});
     }
     for (int64_t j = from; j < m_; j += Products::kColumnBlock) {
       const int64_t end = std::min(j + Products::kColumnBlock, m_);

@@ -49,8 +49,8 @@ class PairLossArguments {
     if (column_labels_.has_value()) {
       check(column_labels_->size(0) <= m, "column_labels has ", column_labels_->size(0), " values for ", m, " columns");
       check(row_labels_.has_value(), "column_labels is given without row_labels");
-      check(words_of(*column_labels_) == call.label_words, "column_labels have ", words_of(*column_labels_), " words of labels and row_labels ",
-            call.label_words);
+      check(words_of(*column_labels_) == call.label_words, "column_labels have ", words_of(*column_labels_),
+            " words of labels and row_labels ", call.label_words);
       call.column_labels = column_labels_->const_data_ptr<int64_t>();
       call.column_label_count = column_labels_->size(0);
     }
