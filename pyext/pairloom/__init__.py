@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         BinomialDevianceLoss,
         CircleLoss,
         CLIPLoss,
+        ContrastiveLoss,
         DCLLoss,
         DHELLoss,
         GeneralizedLiftedStructureLoss,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         ProxyAnchorLoss,
         ProxyNCALoss,
         SupConLoss,
+        TripletMarginLoss,
     )
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
@@ -47,6 +49,7 @@ _HOME = {
     "BinomialDevianceLoss": "pairloom.losses",
     "CLIPLoss": "pairloom.losses",
     "CircleLoss": "pairloom.losses",
+    "ContrastiveLoss": "pairloom.losses",
     "DCLLoss": "pairloom.losses",
     "DHELLoss": "pairloom.losses",
     "GISTEmbedLoss": "pairloom.losses",
@@ -64,6 +67,7 @@ _HOME = {
     "ProxyAnchorLoss": "pairloom.losses",
     "ProxyNCALoss": "pairloom.losses",
     "SupConLoss": "pairloom.losses",
+    "TripletMarginLoss": "pairloom.losses",
     "pairwise_similarity": "pairloom.similarity",
     "stream_rows": "pairloom.streaming",
     "topk": "pairloom.scoring",
@@ -75,6 +79,7 @@ __all__ = [
     "BinomialDevianceLoss",
     "CLIPLoss",
     "CircleLoss",
+    "ContrastiveLoss",
     "DCLLoss",
     "DHELLoss",
     "GISTEmbedLoss",
@@ -92,6 +97,7 @@ __all__ = [
     "ProxyAnchorLoss",
     "ProxyNCALoss",
     "SupConLoss",
+    "TripletMarginLoss",
     "__version__",
     "export",
     "functional",

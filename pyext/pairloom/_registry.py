@@ -31,6 +31,8 @@ MODULES = (
     "pairloom.losses.hcl",
     "pairloom.losses.circle",
     "pairloom.losses.proxy_anchor",
+    "pairloom.losses.contrastive",
+    "pairloom.losses.triplet_margin",
 )
 """Every module that registers an operator, in the order of the documentation."""
 

@@ -4,6 +4,7 @@ from pairloom.losses.batch_hard_triplet import batch_hard_triplet
 from pairloom.losses.binomial_deviance import binomial_deviance
 from pairloom.losses.circle import circle
 from pairloom.losses.clip import clip
+from pairloom.losses.contrastive import contrastive
 from pairloom.losses.dcl import dcl
 from pairloom.losses.dhel import dhel
 from pairloom.losses.gist import gist
@@ -20,12 +21,14 @@ from pairloom.losses.nt_xent import nt_xent
 from pairloom.losses.proxy_anchor import proxy_anchor
 from pairloom.losses.proxy_nca import proxy_nca
 from pairloom.losses.sup_con import sup_con
+from pairloom.losses.triplet_margin import triplet_margin
 
 __all__ = [
     "batch_hard_triplet",
     "binomial_deviance",
     "circle",
     "clip",
+    "contrastive",
     "dcl",
     "dhel",
     "gist",
@@ -42,4 +45,5 @@ __all__ = [
     "proxy_anchor",
     "proxy_nca",
     "sup_con",
+    "triplet_margin",
 ]

@@ -5,6 +5,7 @@ from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
 from pairloom.losses.binomial_deviance import BinomialDevianceLoss
 from pairloom.losses.circle import CircleLoss
 from pairloom.losses.clip import CLIPLoss
+from pairloom.losses.contrastive import ContrastiveLoss
 from pairloom.losses.dcl import DCLLoss
 from pairloom.losses.dhel import DHELLoss
 from pairloom.losses.gist import GISTEmbedLoss
@@ -21,12 +22,14 @@ from pairloom.losses.nt_xent import NTXentLoss
 from pairloom.losses.proxy_anchor import ProxyAnchorLoss
 from pairloom.losses.proxy_nca import ProxyNCALoss
 from pairloom.losses.sup_con import SupConLoss
+from pairloom.losses.triplet_margin import TripletMarginLoss
 
 __all__ = [
     "BatchHardTripletLoss",
     "BinomialDevianceLoss",
     "CLIPLoss",
     "CircleLoss",
+    "ContrastiveLoss",
     "DCLLoss",
     "DHELLoss",
     "GISTEmbedLoss",
@@ -45,4 +48,5 @@ __all__ = [
     "ProxyKeywords",
     "ProxyNCALoss",
     "SupConLoss",
+    "TripletMarginLoss",
 ]

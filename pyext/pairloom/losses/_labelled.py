@@ -109,6 +109,8 @@ class LabelledLoss(nn.Module):
     function: ClassVar[Callable[..., Any]]
     similarities: ClassVar[Sequence[str]] = _checks.LOSS_SIMILARITIES
     instead_of_indices: ClassVar[str] = "it finds its pairs itself"
+    means_over: ClassVar[str] = "anchors"
+    """What a mean runs over. Losses of single pairs or triplets are never held: no reducer can be given them."""
 
     def __init__(
         self,
@@ -140,6 +142,12 @@ class LabelledLoss(nn.Module):
             found = reduction_of(reducer)
             if isinstance(found, str):
                 reduction = self._one_of("reduction", reduction, "reducer", found)
+            elif self.means_over != "anchors":
+                raise ValueError(
+                    f"reducer is a {type(reducer).__name__}, but the means of this loss run over {self.means_over}; "
+                    "allowed: MeanReducer, AvgNonZeroReducer, SumReducer, DoNothingReducer of pytorch-metric-learning, "
+                    "or reduction='mean'"
+                )
             else:
                 self.reducer = found
         if reduction == "none" and embedding_regularizer is not None:

@@ -9,6 +9,7 @@ from pairloom.reference.batch_hard_triplet import batch_hard_triplet
 from pairloom.reference.binomial_deviance import binomial_deviance
 from pairloom.reference.circle import circle
 from pairloom.reference.clip import clip
+from pairloom.reference.contrastive import contrastive
 from pairloom.reference.dcl import dcl
 from pairloom.reference.hcl import hcl
 from pairloom.reference.info_nce import info_nce
@@ -18,12 +19,14 @@ from pairloom.reference.proxy_anchor import proxy_anchor
 from pairloom.reference.similarity import pairwise_similarity
 from pairloom.reference.sup_con import sup_con
 from pairloom.reference.topk import topk
+from pairloom.reference.triplet_margin import triplet_margin
 
 __all__ = [
     "batch_hard_triplet",
     "binomial_deviance",
     "circle",
     "clip",
+    "contrastive",
     "dcl",
     "hcl",
     "info_nce",
@@ -33,4 +36,5 @@ __all__ = [
     "proxy_anchor",
     "sup_con",
     "topk",
+    "triplet_margin",
 ]
