@@ -13,7 +13,9 @@ from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss
 from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
+from pairloom._stream import RULES
 from pairloom.losses._distances import compared_rows
+from pairloom.losses._mined import NamedPairs, mined_loss
 from pairloom.losses._translate import Reducer, reduction_of, similarity_of
 from pairloom.reference._rows import labels_equal
 from pairloom.reference.similarity import compute_dtype
@@ -44,6 +46,7 @@ def labelled_loss(
     temperature: Tensor | float | None = None,
     bias: Tensor | float | None = None,
     boundary: Tensor | float | None = None,
+    indices_tuple: Any = None,
 ) -> Any:
     """Check what all of these losses take, and call operator ``name``.
 
@@ -52,7 +55,17 @@ def labelled_loss(
     by their length where a distance is taken ("cosine" always does).
     """
     check_labelled(
-        embeddings, labels, ref_emb, ref_labels, similarity, reduction, weights, ignore_index, allowed, normalize
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        allowed,
+        normalize,
+        indices_tuple,
     )
     if temperature is not None:
         _checks.temperature(temperature, "embeddings", embeddings)
@@ -60,8 +73,22 @@ def labelled_loss(
     _checks.learned("boundary", boundary, "embeddings", embeddings)
     learned = [None if value is None else as_temperature(value, embeddings) for value in (temperature, bias, boundary)]
     settings = (*(value for value in learned if value is not None), *settings)
-    assert labels is not None
     embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+    if indices_tuple is not None:
+        rule, names, mean = RULES[name]
+        return mined_loss(
+            rule,
+            dict(zip(names, settings, strict=True)),
+            NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index),
+            embeddings,
+            ref_emb,
+            similarity=similarity,
+            reduction=reduction,
+            weights=weights,
+            return_stats=return_stats,
+            mean=mean,
+        )
+    assert labels is not None
     return pair_loss(
         getattr(torch.ops.pairloom, name),
         getattr(reference, name),
@@ -90,9 +117,14 @@ def check_labelled(
     ignore_index: int | None,
     allowed: Sequence[str] = _checks.LOSS_SIMILARITIES,
     normalize: bool = False,
+    indices_tuple: Any = None,
 ) -> None:
-    """The arguments that all losses on labelled embeddings have."""
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
+    """The arguments that all losses on labelled embeddings have; an index tuple says more than labels do."""
+    if labels is None and ref_labels is None and indices_tuple is not None:
+        _checks.embeddings("embeddings", embeddings, ref_emb=ref_emb)
+        _checks.label_value("ignore_index", ignore_index)
+    else:
+        _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
     _checks.choice("similarity", similarity, allowed)
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.flag("normalize", normalize)
@@ -108,7 +140,8 @@ class LabelledLoss(nn.Module):
 
     function: ClassVar[Callable[..., Any]]
     similarities: ClassVar[Sequence[str]] = _checks.LOSS_SIMILARITIES
-    instead_of_indices: ClassVar[str] = "it finds its pairs itself"
+    instead_of_indices: ClassVar[str | None] = None
+    """Why no index tuple is taken, for losses that take none."""
     means_over: ClassVar[str] = "anchors"
     """What a mean runs over. Losses of single pairs or triplets are never held: no reducer can be given them."""
 
@@ -204,6 +237,10 @@ class LabelledLoss(nn.Module):
         """How many losses a mean is taken over, 0-d: anchors that are not ignored."""
         return keep.sum()
 
+    def named_terms(self, pairs: NamedPairs) -> Tensor:
+        """The same for the pairs of an index tuple."""
+        return pairs.keep.sum()
+
     def losses_of(self, labels: Tensor, keep: Tensor) -> tuple[Tensor | None, Tensor]:
         """Which entries of the losses by "none" count (None: all), and the embedding that each of them belongs to."""
         everyone = torch.arange(keep.shape[0], device=keep.device)
@@ -245,9 +282,12 @@ class LabelledLoss(nn.Module):
         want_stats: bool,
     ) -> Any:
         """(loss, statistics or None)."""
-        _checks.no_indices(indices_tuple, self.instead_of_indices)
+        if self.instead_of_indices is not None:
+            _checks.no_indices(indices_tuple, self.instead_of_indices)
         labels, ref_labels = _beside(labels, embeddings), _beside(ref_labels, ref_emb)
         arguments = self.arguments()
+        if indices_tuple is not None:
+            arguments["indices_tuple"] = indices_tuple
         if self.reducer is None:
             found = self.call(
                 embeddings, labels, ref_emb, ref_labels, weights=weights, return_stats=want_stats, **arguments
@@ -272,8 +312,9 @@ class LabelledLoss(nn.Module):
     ) -> Any:
         """(loss, statistics or None) by the reducer."""
         assert self.reducer is not None
+        if labels is None:
+            raise ValueError("labels is None; the reducer of this loss needs the class of each embedding")
         _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, self.ignore_index)
-        assert labels is not None
         if weights is not None:
             raise ValueError("weights is given, but the reducer of this loss weights anchors itself; give one of them")
         keep = ~labels_equal(operator_labels(labels, self.ignore_index), self.ignore_index, embeddings)
@@ -282,6 +323,10 @@ class LabelledLoss(nn.Module):
         found = self.call(embeddings, labels, ref_emb, ref_labels, return_stats=want_stats, **arguments)
         value, stats = found if want_stats else (found, None)
         terms, entries = self.terms(labels, ref_labels, keep), self.losses_of(labels, keep)
+        if "indices_tuple" in arguments:
+            terms = self.named_terms(
+                NamedPairs(arguments["indices_tuple"], embeddings, ref_emb, labels, ref_labels, self.ignore_index)
+            )
         return self.reducer.finish(value, terms, embeddings, labels, *entries), stats
 
     def __prepare_scriptable__(self) -> LabelledLoss:

@@ -12,6 +12,7 @@ from pairloom import _checks
 from pairloom._dispatch import needs_reference
 from pairloom._labels import operator_labels
 from pairloom.losses._labelled import LabelledLoss
+from pairloom.losses._mined import NamedPairs
 from pairloom.losses._translate import Called, PeerKeywords, averages_pairs_of_anchors
 from pairloom.reference._rows import diagonal, labels_equal, pair_masks
 
@@ -90,3 +91,7 @@ class PairMeanLoss(LabelledLoss):
             return super().terms(labels, ref_labels, keep)
         columns = None if ref_labels is None else operator_labels(ref_labels, self.ignore_index)
         return positives_per_anchor(operator_labels(labels, self.ignore_index), columns, self.ignore_index).sum()
+
+    def named_terms(self, pairs: NamedPairs) -> Tensor:
+        """The same for the pairs of an index tuple."""
+        return super().named_terms(pairs) if self.average == "anchors" else pairs.positives().sum()

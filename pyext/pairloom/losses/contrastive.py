@@ -36,6 +36,7 @@ def contrastive(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Any:
     r"""Contrastive loss: positive pairs are pulled within one distance, negative pairs pushed beyond another.
@@ -69,6 +70,9 @@ def contrastive(
             or "none" (the sum over the pairs of each anchor). With ``weights`` every pair counts as much as its anchor.
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors and columns of this class are in no pair; None switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once (pytorch-metric-learning counts a pair that is
+            named twice twice), and ``labels`` may be None. Gradients are then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -111,6 +115,7 @@ def contrastive(
         return_stats=return_stats,
         allowed=DISTANCES,
         normalize=normalize,
+        indices_tuple=indices_tuple,
     )
 
 
@@ -136,7 +141,7 @@ class ContrastiveLoss(LabelledLoss):
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom

@@ -11,6 +11,7 @@ from pairloom import _checks
 from pairloom._labels import operator_labels
 from pairloom.losses._distances import compared_rows, is_distance
 from pairloom.losses._labelled import DISTANCES, check_labelled
+from pairloom.losses._mined import NamedPairs
 from pairloom.losses._pair_means import AVERAGES, PairMeanLoss
 from pairloom.losses._translate import PeerKeywords
 from pairloom.losses.lifted_structure import lifted_structure
@@ -35,6 +36,7 @@ def lifted_structure_pairs(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Any:
     r"""Lifted structure loss of positive pairs: each against all negatives of both its ends.
@@ -68,6 +70,9 @@ def lifted_structure_pairs(
             "sum", or "none" (the sum of its pairs for each anchor).
         weights: (N,) float, >= 0, one for each anchor, weighs its pairs. Gets a gradient.
         ignore_index: rows of this class take no part; None switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once (pytorch-metric-learning counts a pair that is
+            named twice twice), and ``labels`` may be None. Gradients are then made in backward.
         return_stats: also return `PairStats`, counted in another pass.
 
     Returns:
@@ -93,17 +98,37 @@ def lifted_structure_pairs(
     _check_settings(neg_margin, pos_margin)
     _checks.choice("average", average, AVERAGES)
     check_labelled(
-        embeddings, labels, ref_emb, ref_labels, similarity, reduction, weights, ignore_index, DISTANCES, normalize
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        DISTANCES,
+        normalize,
+        indices_tuple,
     )
-    assert labels is not None
     rows, columns = compared_rows(embeddings, ref_emb, similarity, normalize)
     if not is_distance(similarity):  # a similarity is a distance with the sign turned, and so is its margin
         neg_margin, pos_margin = -neg_margin, -pos_margin
-    own = operator_labels(labels, ignore_index)
-    other = own if ref_labels is None else operator_labels(ref_labels, ignore_index)
+    named = None
+    if indices_tuple is None:
+        assert labels is not None
+        own = operator_labels(labels, ignore_index)
+        other = own if ref_labels is None else operator_labels(ref_labels, ignore_index)
+        keep = ~labels_equal(own, ignore_index, embeddings)
+    else:
+        if columns is not None:
+            raise ValueError("indices_tuple is given with ref_emb; this loss takes index tuples of one batch only")
+        named = NamedPairs(indices_tuple, rows, columns, labels, ref_labels, ignore_index)
+        own, other, keep = named.keep, named.column_keep, named.keep
 
     def pairs(ctx: RowContext) -> tuple[Tensor, Tensor]:
         """Masks of the rows and columns that ``ctx`` has the labels of: same class, another class."""
+        if named is not None:
+            return named.of(ctx)
         own_pair = ctx.self_mask if ref_emb is None else None
         return pair_masks(ctx.row_args[0], ctx.column_args[0], ignore_index, own_pair)
 
@@ -138,13 +163,13 @@ def lifted_structure_pairs(
         active = count
         if reduction == "mean_nonzero":
             active = stream_rows(lambda s, ctx: (~(terms(s, ctx) <= 0)).sum(1).to(s.dtype), rows, columns, **given)
-    keep = ~labels_equal(own, ignore_index, embeddings)
     parts = (Terms(total, active, count),) if average == "pairs" else total / count.clamp(min=1)
     loss = reduce_rows(parts, keep, weights, reduction)
     if not return_stats:
         return loss
     with torch.no_grad():  # the pairs are those of the other form
         options: dict[str, Any] = {"similarity": similarity, "normalize": normalize, "ignore_index": ignore_index}
+        options["indices_tuple"] = indices_tuple
         _, stats = lifted_structure(embeddings, labels, ref_emb, ref_labels, return_stats=True, **options)
         active_anchors = (keep & (total > 0)).sum().to(torch.float64)
     return loss, stats._replace(active_anchors=active_anchors)
@@ -170,7 +195,7 @@ class LiftedStructureLoss(PairMeanLoss):
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom

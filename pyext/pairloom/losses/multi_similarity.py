@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows, is_distance
 from pairloom.losses._labelled import LabelledLoss, check_labelled
+from pairloom.losses._mined import NamedPairs, mined_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
+from pairloom.reference.multi_similarity import multi_similarity_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,6 +70,7 @@ def multi_similarity(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[False] = False,
 ) -> Tensor: ...
 @overload
@@ -86,6 +89,7 @@ def multi_similarity(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[True],
 ) -> tuple[Tensor, PairStats]: ...
 @scripted_as(_multi_similarity_script)
@@ -104,6 +108,7 @@ def multi_similarity(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Tensor | tuple[Tensor, PairStats]:
     r"""Multi-Similarity loss, with its miner inside when ``epsilon`` is given.
@@ -141,6 +146,9 @@ def multi_similarity(
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -179,9 +187,33 @@ def multi_similarity(
         '0.2995, 2 of 8 negatives'
     """
     check_labelled(
-        embeddings, labels, ref_emb, ref_labels, similarity, reduction, weights, ignore_index, SIMILARITIES, normalize
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        SIMILARITIES,
+        normalize,
+        indices_tuple,
     )
     _check_settings(alpha, beta, base, epsilon)
+    if indices_tuple is not None:
+        embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        return mined_loss(
+            multi_similarity_rule,
+            {"alpha": alpha, "beta": beta, "base": -base if is_distance(similarity) else base, "epsilon": epsilon},
+            pairs,
+            embeddings,
+            ref_emb,
+            similarity=similarity,
+            reduction=reduction,
+            weights=weights,
+            return_stats=return_stats,
+        )
     assert labels is not None
     row_labels = operator_labels(labels, ignore_index)
     column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
@@ -208,7 +240,7 @@ class MultiSimilarityLoss(LabelledLoss):
     """Multi-Similarity loss as a module; formula, shapes, empty cases and cost: `pairloom.functional.multi_similarity`.
 
     Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
-    Instead of an index tuple from a miner, give ``epsilon``: the pairs are mined inside, in the same pass.
+    It takes the index tuple of a miner; ``epsilon`` instead mines the pairs inside, in the same pass, and is faster.
 
     Args:
         alpha: weight of positives in the exponent, above 0.
@@ -223,7 +255,7 @@ class MultiSimilarityLoss(LabelledLoss):
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom
@@ -237,7 +269,6 @@ class MultiSimilarityLoss(LabelledLoss):
 
     function = staticmethod(multi_similarity)
     similarities = SIMILARITIES
-    instead_of_indices = "it mines inside, pass epsilon=... to the module instead of a miner"
 
     def __init__(
         self,

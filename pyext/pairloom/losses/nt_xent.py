@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -14,8 +14,10 @@ from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows
 from pairloom.losses._labelled import check_labelled
+from pairloom.losses._mined import NamedPairs, mined_loss
 from pairloom.losses._pair_means import AVERAGES, PairMeanLoss, positives_per_anchor
 from pairloom.losses._translate import PeerKeywords
+from pairloom.reference.info_nce import info_nce_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -84,6 +86,7 @@ def nt_xent(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[False] = False,
 ) -> Tensor: ...
 @overload
@@ -100,6 +103,7 @@ def nt_xent(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[True],
 ) -> tuple[Tensor, PairStats]: ...
 @scripted_as(_nt_xent_script)
@@ -116,6 +120,7 @@ def nt_xent(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Tensor | tuple[Tensor, PairStats]:
     r"""NT-Xent: every positive pair against all negatives of its anchor; other positives are in no denominator.
@@ -146,6 +151,9 @@ def nt_xent(
         weights: (N,) float, >= 0, one for each anchor.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once (pytorch-metric-learning counts a pair that is
+            named twice twice), and ``labels`` may be None. Gradients are then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -169,10 +177,37 @@ def nt_xent(
         '1.2203'
     """
     check_labelled(
-        embeddings, labels, ref_emb, ref_labels, similarity, reduction, weights, ignore_index, SIMILARITIES, normalize
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        SIMILARITIES,
+        normalize,
+        indices_tuple,
     )
     _checks.temperature(temperature, "embeddings", embeddings)
     _checks.choice("average", average, AVERAGES)
+    if indices_tuple is not None:
+        embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        if average == "pairs":
+            count = pairs.positives()
+            weights = count if weights is None else count * weights
+        return mined_loss(
+            info_nce_rule,
+            {"temperature": temperature},
+            pairs,
+            embeddings,
+            ref_emb,
+            similarity=similarity,
+            reduction=reduction,
+            weights=weights,
+            return_stats=return_stats,
+        )
     assert labels is not None
     embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     scale, row_labels, column_labels, weights, bits = _arguments(
@@ -201,7 +236,7 @@ class NTXentLoss(PairMeanLoss):
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows
 from pairloom.losses._labelled import LabelledLoss, check_labelled
+from pairloom.losses._mined import NamedPairs, mined_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
+from pairloom.reference.sup_con import sup_con_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -65,6 +67,7 @@ def sup_con(
     reduction: str = "mean_nonzero",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[False] = False,
 ) -> Tensor: ...
 @overload
@@ -81,6 +84,7 @@ def sup_con(
     reduction: str = "mean_nonzero",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[True],
 ) -> tuple[Tensor, PairStats]: ...
 @scripted_as(_sup_con_script)
@@ -97,6 +101,7 @@ def sup_con(
     reduction: str = "mean_nonzero",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Tensor | tuple[Tensor, PairStats]:
     r"""Supervised contrastive loss (SupCon): every column of the anchor's class is to stand out from all columns.
@@ -132,6 +137,9 @@ def sup_con(
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -169,10 +177,34 @@ def sup_con(
         '1.5477'
     """
     check_labelled(
-        embeddings, labels, ref_emb, ref_labels, similarity, reduction, weights, ignore_index, SIMILARITIES, normalize
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        SIMILARITIES,
+        normalize,
+        indices_tuple,
     )
     _checks.temperature(temperature, "embeddings", embeddings)
     _checks.choice("form", form, FORMS)
+    if indices_tuple is not None:
+        embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        return mined_loss(
+            sup_con_rule,
+            {"temperature": temperature, "form": form},
+            pairs,
+            embeddings,
+            ref_emb,
+            similarity=similarity,
+            reduction=reduction,
+            weights=weights,
+            return_stats=return_stats,
+        )
     assert labels is not None
     row_labels = operator_labels(labels, ignore_index)
     column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
@@ -202,7 +234,7 @@ class SupConLoss(LabelledLoss):
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom

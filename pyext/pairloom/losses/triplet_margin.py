@@ -166,6 +166,7 @@ class TripletMarginLoss(LabelledLoss):
 
     function = staticmethod(triplet_margin)
     similarities = DISTANCES
+    instead_of_indices = "it mines inside, see triplets=..."
     means_over = "triplets"
 
     def __init__(
