@@ -125,14 +125,14 @@ def no_indices(indices_tuple: Any, instead: str) -> None:
         raise ValueError(f"indices_tuple is given, but this loss takes no index tuple: {instead}")
 
 
-def temperature(value: Tensor | float, of: str, rows: Tensor) -> None:
+def temperature(value: Tensor | float, of: str, rows: Tensor, name: str = "temperature") -> None:
     """A number above 0, or a float tensor of such: 0-d, or one for each row."""
     if not isinstance(value, Tensor):
-        positive_number("temperature", value)
+        positive_number(name, value)
         return
-    _one_or_each("temperature", value, of, rows)
+    _one_or_each(name, value, of, rows)
     if values_readable(value) and not bool(((value > 0) & value.isfinite()).all()):
-        raise ValueError(f"temperature holds {_first_not(value, value > 0)}; every value must be finite and above 0")
+        raise ValueError(f"{name} holds {_first_not(value, value > 0)}; every value must be finite and above 0")
 
 
 def learned(name: str, value: Tensor | float | None, of: str, rows: Tensor) -> None:

@@ -32,6 +32,8 @@ MODULES = (
     "pairloom.losses.circle",
     "pairloom.losses.contrastive",
     "pairloom.losses.triplet_margin",
+    "pairloom.losses.margin",
+    "pairloom.losses.siglip",
     "pairloom.losses.proxy_anchor",
 )
 """Every module that registers an operator, in the order of the documentation."""

@@ -12,6 +12,7 @@ from pairloom.losses.hcl import hcl
 from pairloom.losses.info_nce import info_nce
 from pairloom.losses.lifted_structure import lifted_structure
 from pairloom.losses.lifted_structure_pairs import lifted_structure_pairs
+from pairloom.losses.margin import margin
 from pairloom.losses.moco import moco
 from pairloom.losses.multi_similarity import multi_similarity
 from pairloom.losses.multiple_negatives_ranking import multiple_negatives_ranking
@@ -20,6 +21,7 @@ from pairloom.losses.normalized_softmax import normalized_softmax
 from pairloom.losses.nt_xent import nt_xent
 from pairloom.losses.proxy_anchor import proxy_anchor
 from pairloom.losses.proxy_nca import proxy_nca
+from pairloom.losses.siglip import siglip
 from pairloom.losses.sup_con import sup_con
 from pairloom.losses.triplet_margin import triplet_margin
 
@@ -36,6 +38,7 @@ __all__ = [
     "info_nce",
     "lifted_structure",
     "lifted_structure_pairs",
+    "margin",
     "moco",
     "multi_similarity",
     "multiple_negatives_ranking",
@@ -44,6 +47,7 @@ __all__ = [
     "nt_xent",
     "proxy_anchor",
     "proxy_nca",
+    "siglip",
     "sup_con",
     "triplet_margin",
 ]

@@ -1,5 +1,5 @@
-"""float16 and bfloat16 embeddings at every level: computed in float32 or better, from the smallest to the largest numbers
-of the dtype. The value is right to float32 rounding, and a gradient is the exact one rounded to the dtype, row by row."""
+"""float16 and bfloat16 embeddings at every level: computed in float32 or better, from the smallest to the largest
+numbers of the dtype. The value is right to float32 rounding, a gradient is the exact one rounded to the dtype."""
 
 import pytest
 import torch

@@ -13,6 +13,7 @@ from pairloom.losses.hcl import HCLLoss
 from pairloom.losses.info_nce import InfoNCELoss
 from pairloom.losses.lifted_structure import GeneralizedLiftedStructureLoss
 from pairloom.losses.lifted_structure_pairs import LiftedStructureLoss
+from pairloom.losses.margin import MarginLoss
 from pairloom.losses.moco import MoCoLoss
 from pairloom.losses.multi_similarity import MultiSimilarityLoss
 from pairloom.losses.multiple_negatives_ranking import MultipleNegativesRankingLoss
@@ -21,6 +22,7 @@ from pairloom.losses.normalized_softmax import NormalizedSoftmaxLoss
 from pairloom.losses.nt_xent import NTXentLoss
 from pairloom.losses.proxy_anchor import ProxyAnchorLoss
 from pairloom.losses.proxy_nca import ProxyNCALoss
+from pairloom.losses.siglip import SigLIPLoss
 from pairloom.losses.sup_con import SupConLoss
 from pairloom.losses.triplet_margin import TripletMarginLoss
 
@@ -37,6 +39,7 @@ __all__ = [
     "HCLLoss",
     "InfoNCELoss",
     "LiftedStructureLoss",
+    "MarginLoss",
     "MoCoLoss",
     "MultiSimilarityLoss",
     "MultipleNegativesRankingLoss",
@@ -47,6 +50,7 @@ __all__ = [
     "ProxyAnchorLoss",
     "ProxyKeywords",
     "ProxyNCALoss",
+    "SigLIPLoss",
     "SupConLoss",
     "TripletMarginLoss",
 ]

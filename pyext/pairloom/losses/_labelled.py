@@ -229,6 +229,10 @@ class LabelledLoss(nn.Module):
         """The settings, as the function takes them."""
         return {name: getattr(self, name) for name in (*self.own_settings, "similarity", "reduction", "ignore_index")}
 
+    def arguments_for(self, labels: Tensor | None) -> dict[str, Any]:
+        """The same and what else the function takes that depends on the labels."""
+        return self.arguments()
+
     def extra_repr(self) -> str:
         """The settings."""
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
@@ -285,7 +289,7 @@ class LabelledLoss(nn.Module):
         if self.instead_of_indices is not None:
             _checks.no_indices(indices_tuple, self.instead_of_indices)
         labels, ref_labels = _beside(labels, embeddings), _beside(ref_labels, ref_emb)
-        arguments = self.arguments()
+        arguments = self.arguments_for(labels)
         if indices_tuple is not None:
             arguments["indices_tuple"] = indices_tuple
         if self.reducer is None:
