@@ -39,7 +39,7 @@ def every_sample(
             if (sample.differentiable or not differentiable) and (needs_float64 or not sample.needs_float64)
         ]
         # Operators by a rule in Python share all of their machinery: some samples of each are enough by default.
-        few = 4 if quick is None and not record.support.standalone else quick
+        few = 2 if quick is None and not record.support.standalone else quick
         every = 1 if few is None else -(-len(samples) // few)
         parameters += [
             pytest.param(
