@@ -33,6 +33,21 @@ def exact(record, sample):
     return function
 
 
+def on_every_level():
+    """Records and levels; rules in Python meet levels in the similarity matrix only: one is enough by default."""
+    levels = isa_levels()
+    return [
+        pytest.param(
+            record,
+            level,
+            id=f"{record.name}-{level}",
+            marks=[] if record.support.standalone or level == levels[-1] else pytest.mark.slow,
+        )
+        for (record,) in (parameter.values for parameter in every_record())
+        for level in levels
+    ]
+
+
 def assert_right(record, sample, unit, depth, terms):
     ours = evaluate_record(record, sample)
     assert_within(ours, *rounding_bounds(exact(record, sample), sample.arguments, depth=depth, terms=terms, unit=unit))
@@ -61,9 +76,8 @@ def test_within_what_rounding_explains(record, name, dtype):
         assert_right(record, sample, UNITS[dtype] * (2 if dtype == torch.float64 else 1), d, max(n, m))
 
 
-@pytest.mark.parametrize("level", isa_levels())
 @pytest.mark.parametrize("kind", ROW_KINDS)
-@pytest.mark.parametrize("record", every_record())
+@pytest.mark.parametrize(("record", "level"), on_every_level())
 def test_every_kind_of_rows_on_every_level(record, kind, level):
     with using_isa(level):
         for sample in record.samples(shape=(33, 50, 20), dtype=torch.float32, seed=3):

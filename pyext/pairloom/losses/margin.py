@@ -92,9 +92,7 @@ def margin(
     """
     _checks.finite_number("margin", margin)
     _checks.learned("beta", beta, "embeddings", embeddings)
-    if (
-        similarity in _checks.LOSS_SIMILARITIES
-    ):  # the sign is turned: a distance
+    if similarity in _checks.LOSS_SIMILARITIES:  # the sign is turned: a distance
         beta = -beta
     return labelled_loss(
         "margin",
