@@ -20,10 +20,9 @@ class BoundedRows : PairRun<T, Products> {
  public:
   BoundedRows(const PairLossCall& call, const Rule& rule, const Parallel& pool) : Run(call, pool), rule_(rule) {}
 
-  // Whether this way serves a call: the gradient of the temperature comes from that of the rows, and statistics need z.
-  static bool fits(const PairLossCall& call, const Parallel& pool) {
-    return call.stats == nullptr && (call.d_temperature == nullptr || call.d_rows != nullptr) && bounded_logits<T>(call, pool);
-  }
+  // Whether this way serves a call; statistics need z. It must not depend on which gradients are asked for. With that of the temperature
+  // comes that of the rows.
+  static bool fits(const PairLossCall& call, const Parallel& pool) { return call.stats == nullptr && bounded_logits<T>(call, pool); }
 
   void run() {
     prepare_pairs();

@@ -121,8 +121,10 @@ class PairLoss : PairRun<T, Products> {
   void add_columns(typename Products::Session& session, int64_t begin, int64_t end, int64_t count, bool accumulate) {
     if (!live_) return products_.d_columns(session, begin, end, 0, count, rows_.get(), s_.get(), accumulate);
     if (!accumulate) products_.clear_d_columns(begin, end);
-    for (int64_t j = begin; j < end; j += kLiveColumns) {
-      const int64_t last = std::min(j + kLiveColumns, end);
+    // Steps that divide what a thread takes, so that runs are the same however the columns are shared out.
+    constexpr int64_t kStep = Products::kColumnUnit % kLiveColumns == 0 ? kLiveColumns : Products::kColumnUnit;
+    for (int64_t j = begin; j < end; j += kStep) {
+      const int64_t last = std::min(j + kStep, end);
       live_->row_runs(0, count, j, last,
                       [&](int64_t from, int64_t to) { products_.d_columns(session, j, last, from, to, rows_.get(), s_.get(), true); });
     }

@@ -271,7 +271,10 @@ def _tensor(name: str, value: Any) -> None:
 
 def _number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (Real, torch.SymInt, torch.SymFloat)):
-        raise TypeError(f"{name} is {value!r}; it must be a number")
+        shown = repr(value)
+        if "\n" in shown:  # an array, or what is like it
+            shown = f"a {type(value).__name__}"
+        raise TypeError(f"{name} is {shown}; it must be a number")
 
 
 def _short(dtype: torch.dtype) -> str:

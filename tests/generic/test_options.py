@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.generic.common import pair_losses, sample_named
+from tests.generic.common import pair_losses, sample_named, some_samples
 
 LEAVES = ("rows", "columns", "temperature", "weights")
 
 
 def drawn_arguments(record, data, n, m, seed):
     """Arguments of the operator by name, from a sample, with options drawn."""
-    names = [sample.name for sample in record.samples()]
+    names = [sample.name for sample in some_samples(record)]
     sample = sample_named(
         record, data.draw(st.sampled_from(names), label="sample"), shape=(n, m, 4), dtype=torch.float64, seed=seed
     )

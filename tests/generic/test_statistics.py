@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pairloom.testing import isa_levels, using_isa
-from tests.generic.common import pair_losses
+from tests.generic.common import pair_losses, some_samples
 
 
 def naive_info_nce(a):
@@ -100,7 +100,7 @@ def with_stats(record, sample):
 @pytest.mark.parametrize("record", pair_losses())
 def test_equal_a_count_pair_by_pair(record):
     assert record.name in PAIRS, "say in PAIRS which pairs of this loss are positive and negative"
-    for sample in record.samples(shape=(23, 18, 6), dtype=torch.float64, seed=1):
+    for sample in some_samples(record, shape=(23, 18, 6), dtype=torch.float64, seed=1):
         arguments, stats = with_stats(record, sample)
         if record.name == "clip":
             expected = naive_both_ways(record, arguments)
@@ -114,7 +114,7 @@ def test_equal_a_count_pair_by_pair(record):
 @pytest.mark.parametrize("record", pair_losses())
 def test_equal_the_reference_on_every_level(record, level):
     for shape in ((7, 10, 5), (70, 260, 9), (300, 33, 4)):
-        for sample in record.samples(shape=shape, dtype=torch.float32, seed=2):
+        for sample in some_samples(record, shape=shape, dtype=torch.float32, seed=2):
             arguments, _ = with_stats(record, sample)
             with using_isa(level):
                 stats = record.op(*arguments.values())[1]
@@ -134,6 +134,6 @@ def test_equal_the_reference_on_every_level(record, level):
 
 @pytest.mark.parametrize("record", pair_losses())
 def test_not_asked_for_they_are_zeros(record):
-    for sample in record.samples():
+    for sample in some_samples(record):
         arguments = record.op_arguments(sample)
         assert not record.op(*arguments)[1].any()

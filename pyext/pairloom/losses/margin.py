@@ -91,6 +91,7 @@ def margin(
         '0.7675'
     """
     _checks.finite_number("margin", margin)
+    _checks.embeddings("embeddings", embeddings)
     _checks.learned("beta", beta, "embeddings", embeddings)
     if similarity in _checks.LOSS_SIMILARITIES:  # the sign is turned: a distance
         beta = -beta

@@ -84,6 +84,7 @@ def siglip(
             f"text has {text.shape[0]} rows and image has {image.shape[0]}; row i of text belongs to image i"
         )
     _checks.temperature(scale, "image", image, name="scale")
+    _checks.label_value("ignore_index", ignore_index)
     if ids is None:
         labels, ignore_index = torch.arange(image.shape[0], device=image.device), None
     else:
