@@ -25,10 +25,7 @@ bool run_bounded(const PairLossCall& call, const SupCon<T>& rule, const Parallel
     return true;
   }
   if (Rows::fits(call, pool)) {
-    PairLossCall with_rows = call;
-    Buffer<T> not_asked_for(call.d_temperature != nullptr && call.d_rows == nullptr ? call.rows.rows * call.rows.dim : 0);
-    if (call.d_rows == nullptr) with_rows.d_rows = not_asked_for.get();  // the gradient of the temperature comes from that of the rows
-    Rows(with_rows, rule, pool).run();
+    Rows(call, rule, pool).run();
     return true;
   }
   return false;

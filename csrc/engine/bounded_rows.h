@@ -20,8 +20,7 @@ class BoundedRows : PairRun<T, Products> {
  public:
   BoundedRows(const PairLossCall& call, const Rule& rule, const Parallel& pool) : Run(call, pool), rule_(rule) {}
 
-  // Whether this way serves a call; statistics need z. It must not depend on which gradients are asked for. With that of the temperature
-  // comes that of the rows.
+  // Whether this way serves a call; statistics need z. It must not depend on which gradients are asked for.
   static bool fits(const PairLossCall& call, const Parallel& pool) { return call.stats == nullptr && bounded_logits<T>(call, pool); }
 
   void run() {
@@ -53,7 +52,7 @@ class BoundedRows : PairRun<T, Products> {
     T* rows = rows_.get() + r0 * stride_;
     T* s = s_.get() + r0 * s_stride_;
     load_rows(chunk_first, r0, count);
-    double totals[kBlockRows][kTotals] = {};
+    double totals[kBlockRows][kTotals + kSlopes] = {};
     for (int64_t j = 0; j < m_; j += Products::kColumnBlock) {
       const int64_t end = std::min(j + Products::kColumnBlock, m_);
       products_.similarities(r0, count, rows, j, end, s + j);
@@ -67,6 +66,9 @@ class BoundedRows : PairRun<T, Products> {
       if (!pairs_.ignores(first + r)) row[r] = row_from_totals(rule_, totals[r]);
       static_cast<T*>(call_.row_loss)[first + r] = row[r].loss;
     }
+    for (int64_t r = 0; r < count && call_.d_temperature != nullptr; ++r) {
+      temperature_slope_[first + r] = -slope(row[r], totals[r]) * weight(first + r) * static_cast<double>(scale(first + r));
+    }
     if (!wants_rows_ && !wants_columns_) return;
     T* d = wants_rows_ ? d_chunk_.get() + r0 * stride_ : nullptr;
     for (int64_t j = 0; j < m_; j += Products::kWeightBlock) {
@@ -75,36 +77,39 @@ class BoundedRows : PairRun<T, Products> {
       if (wants_rows_) products_.d_rows(session, count, s + j, j, end, d, j > 0);
     }
     for (int64_t r = 0; r < count && wants_rows_; ++r) {
-      // z = x . y for the row x that was divided by the temperature, so the sum of dL/dz z is x . (sum of dL/dz y).
-      if (call_.d_temperature != nullptr) temperature_slope_[first + r] = -slope(r0 + r) * static_cast<double>(scale(first + r));
       finish_row(first + r, rows + r * stride_, row_factor_[r0 + r], d + r * stride_);
     }
   }
 
-  double slope(int64_t r) const {
-    const T* x = rows_.get() + r * stride_;
-    const T* d = d_chunk_.get() + r * stride_;
-    double sum = 0;
-    for (int64_t k = 0; k < dim_ && m_ > 0; ++k) sum += static_cast<double>(x[k]) * static_cast<double>(d[k]);
-    return sum;
+  // Sums of z e^z, for the gradient of the temperature.
+  enum { kPositiveSlope = kTotals, kNegativeSlope, kSlopes = 2 };
+
+  // The sum of dL/dz z over a row.
+  static double slope(const typename Rule::Row& row, const double* totals) {
+    return static_cast<double>(row.negative_factor) * totals[kNegativeSlope] +
+           static_cast<double>(row.positive_factor) * totals[kPositiveSlope] -
+           static_cast<double>(row.positive_offset) * totals[kPositiveSum];
   }
 
   // z to e^z in place, and into the totals of the row.
   void exponentials(int64_t i, int64_t begin, int64_t end, T* s, double* totals) const {
     if (pairs_.ignores(i)) return;
-    vec<T> sums[kTotals] = {};
+    const bool slopes = call_.d_temperature != nullptr;
+    vec<T> sums[kTotals + kSlopes] = {};
     pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
       const vec<T> z = load(s + j);
       const vec<T> e = exp(z);
       sums[kNegativeTotal] += negative ? e : vec<T>{};
+      if (slopes) sums[kNegativeSlope] += negative ? z * e : vec<T>{};
       if (any(positive)) {
         sums[kPositiveTotal] += positive ? e : vec<T>{};
+        sums[kPositiveSlope] += positive ? z * e : vec<T>{};
         sums[kPositiveSum] += positive ? z : vec<T>{};
         sums[kPositiveCount] += positive ? splat(T{1}) : vec<T>{};
       }
       store<T>(s + j, e);
     });
-    for (int k = 0; k < kTotals; ++k) totals[k] += static_cast<double>(sum_lanes<T>(sums[k]));
+    for (int k = 0; k < kTotals + kSlopes; ++k) totals[k] += static_cast<double>(sum_lanes<T>(sums[k]));
   }
 
   // e^z to W = dL/dz in place.
