@@ -115,10 +115,11 @@ def _of_nobody(labels: Tensor, ignore_index: int | None, count: int) -> Tensor:
     """So many labels that no row has and that are not ignored."""
     if labels.dim() == 2:  # sets: the empty one
         return labels.new_zeros((count, labels.shape[1]))
-    # What follows the largest or precedes the smallest; labels at both ends of the range leave neither: then one of some
-    # numbers that nobody uses. A fixed few, so that memory stays O(N).
+    # What follows the largest or precedes the smallest; labels at both ends of the range leave neither: then one of
+    # some numbers that nobody uses. A fixed few, so that memory stays O(N).
     known = torch.cat([labels, labels.new_zeros(1)])
-    ends = torch.stack([known.amax() + 1, known.amin() - 1, known.amax() + 2, known.amin() - 2])
+    last, first = known.amax(dim=0), known.amin(dim=0)
+    ends = torch.stack([last + 1, first - 1, last + 2, first - 2])
     odd = 0x5DEECE66D * torch.arange(1, 29, device=labels.device)
     candidates = torch.cat([ends, odd])
     taken = (candidates.unsqueeze(1) == known.unsqueeze(0)).any(dim=1)
