@@ -8,11 +8,12 @@
 #   make build      only the extension                 make clean      remove build products and the environment
 #
 # Variables: PYTHON (interpreter that makes the environment), VENV (its folder), PIP_ARGS (for example another package
-# index), PYTEST_ARGS, BENCH_ARGS.
+# index), PYTEST_ARGS, TEST_JOBS (processes; 0 for none), BENCH_ARGS.
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+TEST_JOBS ?= $(shell nproc 2>/dev/null | awk '{ print ($$1 > 8 ? 8 : $$1) }')
 BENCH_ARGS ?=
 
 PY := $(VENV)/bin/python
@@ -31,10 +32,10 @@ demo: build
 	$(PY) examples/digits_retrieval.py
 
 test: build
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(TEST_JOBS) $(PYTEST_ARGS)
 
 test-all: build
-	$(PY) -m pytest -m "" $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(TEST_JOBS) -m "" $(PYTEST_ARGS)
 
 bench: build $(STAMPS)/bench
 	$(PY) -m benchmarks $(BENCH_ARGS)

@@ -46,6 +46,10 @@ enum Stat {
   kPositiveSimilaritySum,
   kNegativeSimilaritySum,
   kActiveAnchors,
+  // Tiles of W, and those of them that hold a weight other than 0: what the products of the gradients skip. Their size is a matter of
+  // the instruction set. Counted where a rule mines and a gradient is made, else both 0.
+  kTiles,
+  kLiveTiles,
   kStatCount,
 };
 

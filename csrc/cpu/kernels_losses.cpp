@@ -2,6 +2,7 @@
 #include "core/labels.h"
 #include "cpu/kernels.h"
 #include "cpu/level.h"
+#include "engine/bounded_rows.h"
 #include "engine/pair_loss.h"
 #include "engine/pair_sweep.h"
 #include "engine/split_products.h"
@@ -13,40 +14,46 @@
 namespace pairloom::PAIRLOOM_ISA {
 namespace {
 
+// SupCon, and InfoNCE where a row has one positive (the same formula then), by the shortest way that serves the call. False: none.
 template <class T, class Products>
-using SupConSweep = PairSweep<T, SupCon<T>, Products>;
-
-// Whether one batch against itself is better swept: enough rows for the half that is saved, and nothing asked that only the chunk
-// loop counts.
-template <class T, class Products>
-bool sweeps(const PairLossCall& call, const Parallel& pool) {
-  return call.self && call.stats == nullptr && call.rows.rows >= 3 * Products::kChunkRows && SupConSweep<T, Products>::fits(call, pool);
+bool run_bounded(const PairLossCall& call, const SupCon<T>& rule, const Parallel& pool) {
+  using Sweep = PairSweep<T, SupCon<T>, Products>;
+  using Rows = BoundedRows<T, SupCon<T>, Products>;
+  // The half that a sweep saves pays from three squares on.
+  if (call.self && call.rows.rows >= 3 * Products::kChunkRows && Sweep::fits(call, pool)) {
+    Sweep(call, rule, pool).run();
+    return true;
+  }
+  if (Rows::fits(call, pool)) {
+    Rows(call, rule, pool).run();
+    return true;
+  }
+  return false;
 }
 
 template <class T, class Products>
 void run(const InfoNceCall& call, const Parallel& pool) {
-  // With one positive, both losses are the same formula.
-  if (call.pairs.label_words == 0 && sweeps<T, Products>(call.pairs, pool) && largest_class(call.pairs) <= 2) {
-    SupConSweep<T, Products>(call.pairs, SupCon<T>(SupConCall{}), pool).run();
-  } else {
-    PairLoss<T, InfoNce<T>, Products>(call.pairs, InfoNce<T>(call), pool).run();
-  }
+  const PairLossCall& pairs = call.pairs;
+  const bool labels_make_positives = pairs.same_label_is_positive && pairs.row_labels != nullptr;
+  const bool one_positive =
+      pairs.target_is_row ? !labels_make_positives : pairs.self && pairs.label_words == 0 && largest_class(pairs) <= 2;
+  if (one_positive && run_bounded<T, Products>(pairs, SupCon<T>(SupConCall{}), pool)) return;
+  PairLoss<T, InfoNce<T>, Products>(pairs, InfoNce<T>(call), pool).run();
 }
 
 template <class T, class Products>
 void run(const SupConCall& call, const Parallel& pool) {
-  if (sweeps<T, Products>(call.pairs, pool)) {
-    SupConSweep<T, Products>(call.pairs, SupCon<T>(call), pool).run();
-  } else {
-    PairLoss<T, SupCon<T>, Products>(call.pairs, SupCon<T>(call), pool).run();
-  }
+  const SupCon<T> rule(call);
+  if (run_bounded<T, Products>(call.pairs, rule, pool)) return;
+  PairLoss<T, SupCon<T>, Products>(call.pairs, rule, pool).run();
 }
 
 template <class T, class Products>
 void run(const ClipCall& call, const Parallel& pool) {
+  using Sweep = PairSweep<T, SupCon<T>, Products>;
   const bool one_positive = !call.pairs.same_label_is_positive || call.pairs.row_labels == nullptr;
-  if (one_positive && call.pairs.stats == nullptr && SupConSweep<T, Products>::fits(call.pairs, pool)) {
-    SupConSweep<T, Products>(call.pairs, SupCon<T>(SupConCall{}), pool).run();
+  if (one_positive && Sweep::fits(call.pairs, pool)) {
+    Sweep(call.pairs, SupCon<T>(SupConCall{}), pool).run();
   } else {
     run_two_ways<T, InfoNce<T>, Products>(call.pairs, InfoNce<T>(InfoNceCall{}), pool);
   }

@@ -85,21 +85,25 @@ class FmaProducts {
     gemm_sliced<Order::rows>(w, sizes_.s_stride, slices, d, stride_, count, end - j, width_, accumulate);
   }
 
-  // d_columns of [begin, end) (+)= W^T rows of the chunk. W is copied first, a few columns of all rows at a time: its rows are far
-  // apart, and the tiles would wait for memory at each depth step.
-  void d_columns(Session& session, int64_t begin, int64_t end, int64_t count, const T* rows, const T* s, bool accumulate) {
+  // d_columns of [begin, end) (+)= W^T rows, over rows [from, to) of the chunk. W is copied first, a few columns of all rows at a time: its
+  // rows are far apart, and the tiles would wait for memory at each depth step.
+  void d_columns(Session& session, int64_t begin, int64_t end, int64_t from, int64_t to, const T* rows, const T* s, bool accumulate) {
     T* w = session.w.get();
     for (int64_t j = begin; j < end; j += kColumnsTogether) {
       const int64_t columns = std::min(kColumnsTogether, end - j);
-      for (int64_t r = 0; r < count; r += kChunkRows) {
-        const int64_t depth = std::min(kChunkRows, count - r);
+      for (int64_t r = from; r < to; r += kChunkRows) {
+        const int64_t depth = std::min(kChunkRows, to - r);
         copy_block(s + r * sizes_.s_stride + j, depth, vector_width<T>(columns), w);
         for (int64_t k = 0; k < width_; k += kPanel<T>) {
           gemm_sliced<Order::transposed>(w, kColumnsTogether, Slices<T>{rows + r * stride_ + k, kPanel<T>, stride_}, d_slice(j, k),
-                                         kPanel<T>, columns, depth, std::min(kPanel<T>, width_ - k), accumulate || r > 0);
+                                         kPanel<T>, columns, depth, std::min(kPanel<T>, width_ - k), accumulate || r > from);
         }
       }
     }
+  }
+
+  void clear_d_columns(int64_t begin, int64_t end) {
+    for (int64_t k = 0; k < width_; k += kPanel<T>) std::fill(d_slice(begin, k), d_slice(end, k), T{0});
   }
 
   // The gradient of `count` columns from `first` on (a multiple of kColumnPack), as rows of `stride_`.

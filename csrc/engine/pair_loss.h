@@ -9,6 +9,9 @@
 // reads in the same phase, and chunk borders do not depend on the thread count: results are bit-equal for any number of threads.
 #pragma once
 
+#include <optional>
+
+#include "engine/live_tiles.h"
 #include "engine/pair_run.h"
 
 namespace pairloom::PAIRLOOM_ISA {
@@ -20,19 +23,20 @@ class PairLoss : PairRun<T, Products> {
       Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_,
       Run::temperature_slope_, Run::pairs_, Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs,
       Run::pack_columns, Run::weight, Run::scale, Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row,
-      Run::finish_columns, Run::reduce_temperature;
+      Run::finish_columns, Run::begin_reduction, Run::end_reduction;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
  public:
   PairLoss(const PairLossCall& call, const Rule& rule, const Parallel& pool)
-      : Run(call, pool), rule_(rule), row_stats_(call.stats != nullptr ? chunk_rows_ * kStatCount : 0) {}
+      : Run(call, pool), rule_(rule), row_stats_(call.stats != nullptr ? chunk_rows_ * kStatCount : 0) {
+    if (rule_.mines() && (wants_rows_ || wants_columns_)) live_.emplace(chunk_rows_, m_, Products::kRowUnit);
+  }
 
   void run() {
     prepare_pairs();
     pack_columns();
-    const double denominator = known_denominator();
-    gradient_scale_ = denominator > 0 ? static_cast<T>(1.0 / denominator) : T{1};
+    begin_reduction();
     if (call_.stats != nullptr) std::fill(call_.stats, call_.stats + kStatCount, 0.0);
     for (int64_t first = 0; first < n_; first += chunk_rows_) {
       const int64_t count = std::min(chunk_rows_, n_ - first);
@@ -43,31 +47,23 @@ class PairLoss : PairRun<T, Products> {
           rows_phase(session, first, r, std::min(kBlockRows, last - r));
       });
       add_stats(count);
+      add_live_tiles(count);
       if (wants_columns_) {
         constexpr int64_t kUnit = Products::kColumnUnit;
         parallel_for(pool_, (m_ + kUnit - 1) / kUnit, [&](int64_t begin, int64_t end) {
           typename Products::Session session;
           const int64_t last = std::min(end * kUnit, m_);
-          products_.d_columns(session, begin * kUnit, last, count, rows_.get(), s_.get(), first > 0);
+          add_columns(session, begin * kUnit, last, count, first > 0);
           if (distances_) sum_pulls(begin * kUnit, last, count, first > 0);
         });
       }
     }
     untouched_columns_ = n_ == 0 ? m_ : 0;
     finish_columns();
-    reduce();
+    end_reduction();
   }
 
  private:
-  // The divisor of the mean where it does not depend on the losses; 1 for a sum, 0 when it is not known yet or there is nothing.
-  double known_denominator() const {
-    if (call_.reduction == Reduction::mean_nonzero) return 0.0;
-    if (call_.reduction != Reduction::mean) return 1.0;
-    double total = 0;
-    for (int64_t i = 0; i < n_; ++i) total += weight(i);
-    return total;
-  }
-
   void rows_phase(typename Products::Session& session, int64_t chunk_first, int64_t r0, int64_t count) {
     const int64_t first = chunk_first + r0;
     T* rows = rows_.get() + r0 * stride_;
@@ -97,13 +93,40 @@ class PairLoss : PairRun<T, Products> {
     for (int64_t j = 0; j < m_; j += Products::kWeightBlock) {
       const int64_t end = std::min(j + Products::kWeightBlock, m_);
       for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, r0 + r, row[r], j, end, s + r * s_stride_);
-      if (wants_rows_) products_.d_rows(session, count, s + j, j, end, d, j > 0);
+      if (live_) live_->mark(r0, count, j, end, s, s_stride_);
+      if (wants_rows_) add_rows(session, r0, count, s, j, end, d);
     }
     for (int64_t r = 0; r < count; ++r) {
       // z = s / t, so dL/dt = sum of dL/dz * -z / t.
       if (call_.d_temperature != nullptr) temperature_slope_[first + r] = -slope[r] * static_cast<double>(scale(first + r));
       if (wants_rows_ && distances_) subtract_pulled(s + r * s_stride_, m_, rows + r * stride_, d + r * stride_);
       if (wants_rows_) finish_row(first + r, rows + r * stride_, row_factor_[r0 + r], d + r * stride_);
+    }
+  }
+
+  // d (+)= W columns of `count` rows from row r0 of the chunk on, over columns [j, end).
+  void add_rows(typename Products::Session& session, int64_t r0, int64_t count, const T* s, int64_t j, int64_t end, T* d) {
+    if (!live_) return products_.d_rows(session, count, s + j, j, end, d, j > 0);
+    if (j == 0) std::fill(d, d + count * stride_, T{0});
+    for (int64_t column = j; column < end; column += kLiveColumns) {
+      const int64_t last = std::min(column + kLiveColumns, end);
+      live_->row_runs(r0, r0 + count, column, last, [&](int64_t from, int64_t to) {
+        const int64_t r = from - r0;
+        products_.d_rows(session, to - from, s + r * s_stride_ + column, column, last, d + r * stride_, true);
+      });
+    }
+  }
+
+  // The gradient of columns [begin, end) (+)= W^T rows of the chunk.
+  void add_columns(typename Products::Session& session, int64_t begin, int64_t end, int64_t count, bool accumulate) {
+    if (!live_) return products_.d_columns(session, begin, end, 0, count, rows_.get(), s_.get(), accumulate);
+    if (!accumulate) products_.clear_d_columns(begin, end);
+    // Steps that divide what a thread takes, so that runs are the same however the columns are shared out.
+    constexpr int64_t kStep = Products::kColumnUnit % kLiveColumns == 0 ? kLiveColumns : Products::kColumnUnit;
+    for (int64_t j = begin; j < end; j += kStep) {
+      const int64_t last = std::min(j + kStep, end);
+      live_->row_runs(0, count, j, last,
+                      [&](int64_t from, int64_t to) { products_.d_columns(session, j, last, from, to, rows_.get(), s_.get(), true); });
     }
   }
 
@@ -226,6 +249,12 @@ class PairLoss : PairRun<T, Products> {
     }
   }
 
+  void add_live_tiles(int64_t count) {
+    if (call_.stats == nullptr || !live_) return;
+    call_.stats[kTiles] += static_cast<double>(live_->tiles(count));
+    call_.stats[kLiveTiles] += static_cast<double>(live_->live(count));
+  }
+
   // Into column_pull_ of [begin, end) the sums over the rows of the chunk.
   void sum_pulls(int64_t begin, int64_t end, int64_t count, bool accumulate) {
     if (!accumulate) std::fill(column_pull_.get() + begin, column_pull_.get() + end, 0.0);
@@ -234,25 +263,9 @@ class PairLoss : PairRun<T, Products> {
     }
   }
 
-  // The reduced loss, the gradient of the temperature, and, where the divisor was not known before, its share in the gradients.
-  void reduce() {
-    const double inverse = reduce_losses<T>(call_);
-    reduce_temperature(inverse);
-    if (call_.reduction != Reduction::mean_nonzero) return;
-    scale_rows(call_.d_rows, n_, inverse);
-    scale_rows(call_.d_columns, m_, inverse);
-  }
-
-  void scale_rows(void* data, int64_t rows, double factor) {
-    if (data == nullptr) return;
-    T* values = static_cast<T*>(data);
-    parallel_for(pool_, rows, [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin * dim_; k < end * dim_; ++k) values[k] *= static_cast<T>(factor);
-    });
-  }
-
   const Rule rule_;
   Buffer<double> row_stats_;
+  std::optional<LiveTiles> live_;  // where the rule mines
 };
 
 }  // namespace pairloom::PAIRLOOM_ISA

@@ -269,6 +269,28 @@ class PairRun {
     }
   }
 
+  // Gradients are scaled by the divisor of the mean where that does not depend on the losses, else at the end.
+  void begin_reduction() {
+    if (call_.reduction != Reduction::mean) return;
+    double total = 0;
+    for (int64_t i = 0; i < n_; ++i) total += weight(i);
+    if (total > 0) gradient_scale_ = static_cast<T>(1.0 / total);
+  }
+  void end_reduction() {
+    const double inverse = reduce_losses<T>(call_);
+    reduce_temperature(inverse);
+    if (call_.reduction != Reduction::mean_nonzero) return;
+    scale_rows(call_.d_rows, n_, inverse);
+    scale_rows(call_.d_columns, m_, inverse);
+  }
+  void scale_rows(void* data, int64_t rows, double factor) {
+    if (data == nullptr) return;
+    T* values = static_cast<T*>(data);
+    parallel_for(pool_, rows, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin * dim_; k < end * dim_; ++k) values[k] *= static_cast<T>(factor);
+    });
+  }
+
   const PairLossCall& call_;
   const Parallel& pool_;
   const int64_t n_, m_, dim_;

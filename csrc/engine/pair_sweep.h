@@ -12,12 +12,10 @@
 // Which columns a row visits and where strips end depends on its number alone: results are bit-equal for any number of threads.
 #pragma once
 
+#include "engine/bounded.h"
 #include "engine/pair_run.h"
 
 namespace pairloom::PAIRLOOM_ISA {
-
-// |z| up to which e^z is summed as it is: e^40 and its sums are far from the limits of float32, and so are their inverses.
-constexpr double kLargestLogit = 40;
 
 template <class T, class Rule, class Products>
 class PairSweep : PairRun<T, Products> {
@@ -38,28 +36,21 @@ class PairSweep : PairRun<T, Products> {
       : Run(call, pool),
         rule_(rule),
         column_loss_(call.self ? 0 : m_),
-        strip_sums_(kKinds * strips(chunk_rows_) * s_stride_),
-        row_totals_(n_ * kKinds),
-        column_totals_(call.self ? 0 : m_ * kKinds),
+        strip_sums_(kTotals * strips(chunk_rows_) * s_stride_),
+        row_totals_(n_ * kTotals),
+        column_totals_(call.self ? 0 : m_ * kTotals),
         row_weights_(kFactors * padded_stride<T>(n_)),
         column_weights_(call.self ? 0 : kFactors * padded_stride<T>(m_)) {}
 
-  // Whether every |z| of this call is at most kLargestLogit, and no embedding is infinite or NaN.
   static bool fits(const PairLossCall& call, const Parallel& pool) {
-    if (call.temperature_per_row || is_distance(call.similarity)) return false;
-    double bound = call.temperature == nullptr ? 1.0 : 1.0 / call.temperature[0];
-    if (!(bound <= kLargestLogit)) return false;
-    const double rows = largest_norm(call.rows, pool);
-    const double columns = call.self ? rows : largest_norm(call.columns, pool);
-    if (call.similarity == Similarity::dot) bound *= rows * columns;
-    return rows + columns < std::numeric_limits<double>::infinity() && bound <= kLargestLogit;
+    return call.stats == nullptr && !call.temperature_per_row && bounded_logits<T>(call, pool);
   }
 
   void run() {
     prepare_pairs();
     pack_columns();
-    std::fill(row_totals_.get(), row_totals_.get() + n_ * kKinds, 0.0);
-    if (!call_.self) std::fill(column_totals_.get(), column_totals_.get() + m_ * kKinds, 0.0);
+    std::fill(row_totals_.get(), row_totals_.get() + n_ * kTotals, 0.0);
+    if (!call_.self) std::fill(column_totals_.get(), column_totals_.get() + m_ * kTotals, 0.0);
     for_chunks([&](int64_t first, int64_t count) {
       for_blocks(first, count, [&](typename Products::Session&, int64_t r0, int64_t rows) { sum_block(first, r0, rows); });
       for_columns([&](typename Products::Session&, int64_t begin, int64_t end) { sum_strips(first, count, begin, end); });
@@ -75,30 +66,10 @@ class PairSweep : PairRun<T, Products> {
   }
 
  private:
-  // What is summed over the pairs of a row or column, and what its weights are made of.
-  enum { kPositiveTotal, kNegativeTotal, kPositiveSum, kPositives, kKinds };
+  // Of the weights of a row or column.
   enum { kPositiveFactor, kNegativeFactor, kPositiveOffset, kFactors };
 
   static int64_t strips(int64_t rows) { return (rows + kStrip - 1) / kStrip; }
-
-  static double largest_norm(const Matrix& m, const Parallel& pool) {
-    Buffer<double> norms(m.rows);
-    parallel_for(pool, m.rows, [&](int64_t begin, int64_t end) {
-      Buffer<T> row(m.dim);
-      for (int64_t i = begin; i < end; ++i) {
-        copy_row(m, i, row.get());
-        double squares = 0;
-        for (int64_t k = 0; k < m.dim; ++k) squares += static_cast<double>(row[k]) * static_cast<double>(row[k]);
-        norms[i] = std::sqrt(squares);
-      }
-    });
-    double largest = 0;
-    for (int64_t i = 0; i < m.rows; ++i) {
-      if (std::isnan(norms[i])) return norms[i];
-      largest = std::max(largest, norms[i]);
-    }
-    return largest;
-  }
 
   template <class F>
   void for_chunks(F&& f) {
@@ -130,7 +101,7 @@ class PairSweep : PairRun<T, Products> {
   static int64_t square_end(int64_t row) { return square_begin(row) + kSquare; }
   int64_t first_column(int64_t row) const { return call_.self ? square_begin(row) : 0; }
 
-  T* strip_sums(int64_t strip, int kind) const { return strip_sums_.get() + (strip * kKinds + kind) * s_stride_; }
+  T* strip_sums(int64_t strip, int kind) const { return strip_sums_.get() + (strip * kTotals + kind) * s_stride_; }
 
   void sum_block(int64_t chunk_first, int64_t r0, int64_t count) {
     const int64_t first = chunk_first + r0;
@@ -139,7 +110,7 @@ class PairSweep : PairRun<T, Products> {
     load_rows(chunk_first, r0, count);
     const int64_t from = first_column(first);
     for (int64_t strip = r0 / kStrip; strip < strips(r0 + count); ++strip) {
-      for (int kind = 0; kind < kKinds; ++kind)
+      for (int kind = 0; kind < kTotals; ++kind)
         std::fill(strip_sums(strip, kind) + from, strip_sums(strip, kind) + vector_width<T>(m_), T{0});
     }
     for (int64_t j = from; j < m_; j += Products::kColumnBlock) {
@@ -155,9 +126,9 @@ class PairSweep : PairRun<T, Products> {
 
   void sum_row(int64_t i, int64_t strip, int64_t begin, int64_t end, const T* s) {
     if (pairs_.ignores(i)) return;
-    vec<T> sums[kKinds] = {};
-    T* columns[kKinds];
-    for (int kind = 0; kind < kKinds; ++kind) columns[kind] = strip_sums(strip, kind);
+    vec<T> sums[kTotals] = {};
+    T* columns[kTotals];
+    for (int kind = 0; kind < kTotals; ++kind) columns[kind] = strip_sums(strip, kind);
     pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
       const vec<T> z = load(s + j);
       const vec<T> e = exp(z);
@@ -169,10 +140,10 @@ class PairSweep : PairRun<T, Products> {
       if (any(positive)) {
         add(kPositiveTotal, positive ? e : vec<T>{});
         add(kPositiveSum, positive ? z : vec<T>{});
-        add(kPositives, positive ? splat(T{1}) : vec<T>{});
+        add(kPositiveCount, positive ? splat(T{1}) : vec<T>{});
       }
     });
-    for (int kind = 0; kind < kKinds; ++kind) row_totals_[i * kKinds + kind] += static_cast<double>(sum_lanes<T>(sums[kind]));
+    for (int kind = 0; kind < kTotals; ++kind) row_totals_[i * kTotals + kind] += static_cast<double>(sum_lanes<T>(sums[kind]));
   }
 
   // Into the totals of columns [begin, end) what the strips of a chunk have for them.
@@ -180,9 +151,9 @@ class PairSweep : PairRun<T, Products> {
     double* totals = call_.self ? row_totals_.get() : column_totals_.get();
     for (int64_t strip = 0; strip < strips(count); ++strip) {
       const int64_t from = call_.self ? std::max(begin, square_end(chunk_first + strip * kStrip)) : begin;
-      for (int kind = 0; kind < kKinds; ++kind) {
+      for (int kind = 0; kind < kTotals; ++kind) {
         const T* sums = strip_sums(strip, kind);
-        for (int64_t j = from; j < end; ++j) totals[j * kKinds + kind] += static_cast<double>(sums[j]);
+        for (int64_t j = from; j < end; ++j) totals[j * kTotals + kind] += static_cast<double>(sums[j]);
       }
     }
   }
@@ -195,9 +166,7 @@ class PairSweep : PairRun<T, Products> {
       loss[i] = T{0};
       if (pairs_.ignores(i)) continue;
       const T w = static_cast<T>(weight(i));
-      const double* t = totals + i * kKinds;
-      const typename Rule::Row row = rule_.from_totals(static_cast<T>(t[kPositiveTotal]), static_cast<T>(t[kNegativeTotal]),
-                                                       static_cast<T>(t[kPositiveSum]), static_cast<T>(t[kPositives]));
+      const typename Rule::Row row = row_from_totals(rule_, totals + i * kTotals);
       loss[i] = row.loss;
       weights[kPositiveFactor * stride + i] = row.positive_factor * w;
       weights[kNegativeFactor * stride + i] = row.negative_factor * w;
@@ -216,7 +185,7 @@ class PairSweep : PairRun<T, Products> {
           // One batch: the rows before the column's square.
           const int64_t stop = call_.self ? std::min(end, square_end(j)) : end;
           const int64_t depth = call_.self ? std::clamp<int64_t>(square_begin(j) - first, 0, count) : count;
-          if (depth > 0) products_.d_columns(session, j, stop, depth, rows_.get(), s_.get(), first > 0);
+          if (depth > 0) products_.d_columns(session, j, stop, 0, depth, rows_.get(), s_.get(), first > 0);
           j = stop;
         }
       });

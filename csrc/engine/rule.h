@@ -46,6 +46,8 @@ struct RuleDefaults {
   template <class Row>
   void add_positive(Row&, T) const {}
 
+  // Whether most weights may be exactly 0; then the products of the gradients look for what they can skip.
+  bool mines() const { return false; }
   // Which pairs take part; all, unless the rule mines.
   template <class V, class Row>
   PAIRLOOM_INLINE auto mined_positive(V s, const Row&) const {

@@ -111,9 +111,9 @@ class SplitProducts {
     }
   }
 
-  void d_columns(Session& session, int64_t begin, int64_t end, int64_t count, const float*, const float* s, bool accumulate) {
-    for (int64_t r = 0; r < count; r += kDepth) {
-      const int64_t depth = std::min(kDepth, count - r);
+  void d_columns(Session& session, int64_t begin, int64_t end, int64_t from, int64_t to, const float*, const float* s, bool accumulate) {
+    for (int64_t r = from; r < to; r += kDepth) {
+      const int64_t depth = std::min(kDepth, to - r);
       const int64_t steps = blocks(depth);
       for (int64_t first = 0; first < dim_blocks_; first += kDimTogether) {
         const int64_t last = std::min(first + kDimTogether, dim_blocks_);
@@ -125,7 +125,7 @@ class SplitProducts {
           for (int64_t step = 0; step < steps; step += kSteps) {
             for (int64_t k = first; k < last; ++k) {
               multiply_blocks<kParts, kWeightParts>(row_slice(r, k) + step * kPackedStep, session.w.get() + step * kWeightStep,
-                                                    std::min(kSteps, steps - step), d_block(j, k), kBlock, accumulate || r + step > 0,
+                                                    std::min(kSteps, steps - step), d_block(j, k), kBlock, accumulate || r + step > from,
                                                     d_block(j + kBlock, k));
             }
           }
@@ -133,6 +133,8 @@ class SplitProducts {
       }
     }
   }
+
+  void clear_d_columns(int64_t begin, int64_t end) { std::fill(d_block(begin, 0), d_block(end + kBlock - 1, 0), 0.0f); }
 
   void read_d_columns(int64_t first, int64_t count, float* out) const {
     for (int64_t k = 0; k < dim_blocks_; ++k) {

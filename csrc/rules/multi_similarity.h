@@ -57,6 +57,8 @@ struct MultiSimilarity : RuleDefaults<T> {
     return row;
   }
 
+  bool mines() const { return mining; }
+
   // Written as "not outside" so that NaN is kept and reaches the loss.
   template <class V>
   PAIRLOOM_INLINE auto mined_positive(V s, const Row& row) const {

@@ -42,23 +42,28 @@ def labels(name: str, tensor: Tensor, of: str, rows: Tensor, *, multi_hot: bool 
             f"{name} has dtype {_short(tensor.dtype)}; labels must be integers or bool "
             f"(pass {name}.long() if the values are whole)"
         )
-    if multi_hot and tensor.dim() != 1 and (tensor.dim() != 2 or tensor.shape[1] == 0):
+    count = rows.shape[0]
+    several = multi_hot and tensor.dim() == 2 and tensor.shape[1] > 0
+    if not (tensor.dim() == 1 or several) or tensor.shape[0] != count:
+        or_several = f", or ({count}, number of labels) with entries 0 and 1" if multi_hot else ""
         raise ValueError(
-            f"{name} has shape {_shape(tensor)}; it must be 1-D, one id for each row of {of}, "
-            "or (rows, number of labels) with entries 0 and 1"
+            f"{name} has shape {_shape(tensor)}; it must be ({count},), one id for each row of {of}{or_several}"
         )
-    if not multi_hot and tensor.dim() != 1:
-        raise ValueError(f"{name} has shape {_shape(tensor)}; it must be 1-D, one id for each row of {of}")
-    if tensor.shape[0] != rows.shape[0]:
-        raise ValueError(f"{name} has {tensor.shape[0]} entries and {of} has {rows.shape[0]} rows; they must be equal")
     same_device(name, tensor, of, rows)
 
 
 def same_label_kind(first: str, a: Tensor | None, second: str, b: Tensor | None) -> None:
-    """uint64 ids are compared by their bits, so they cannot meet signed ids."""
-    if a is not None and b is not None and (a.dtype == torch.uint64) != (b.dtype == torch.uint64):
+    """Ids meet ids, multi-hot rows meet rows of their length; uint64 is compared by its bits, so never with signed."""
+    if a is None or b is None:
+        return
+    if (a.dtype == torch.uint64) != (b.dtype == torch.uint64):
         raise TypeError(
             f"{first} has dtype {_short(a.dtype)} and {second} has {_short(b.dtype)}; both must be uint64 or neither"
+        )
+    if a.shape[1:] != b.shape[1:]:
+        raise ValueError(
+            f"{first} has shape {_shape(a)} and {second} {_shape(b)}; "
+            "both must be ids, or multi-hot with the same number of labels"
         )
 
 
@@ -82,16 +87,12 @@ def labelled_pairs(
     if ref_emb is not None and ref_labels is not None:
         labels("ref_labels", ref_labels, "ref_emb", ref_emb, multi_hot=multi_hot)
         same_label_kind("labels", labels_, "ref_labels", ref_labels)
-        if labels_.shape[1:] != ref_labels.shape[1:]:
-            raise ValueError(
-                f"labels has shape {_shape(labels_)} and ref_labels {_shape(ref_labels)}; "
-                "both must be ids, or multi-hot with the same number of labels"
-            )
-    _multi_hot("labels", labels_, ignore_index)
-    _multi_hot("ref_labels", ref_labels, ignore_index)
+    multi_hot_entries("labels", labels_, ignore_index)
+    multi_hot_entries("ref_labels", ref_labels, ignore_index)
 
 
-def _multi_hot(name: str, tensor: Tensor | None, ignore_index: int | None) -> None:
+def multi_hot_entries(name: str, tensor: Tensor | None, ignore_index: int | None) -> None:
+    """Labels (N, L) hold 0 and 1, or a row full of ``ignore_index``."""
     if tensor is None or tensor.dim() == 1 or not values_readable(tensor):
         return
     wide = tensor.to(torch.int64)
@@ -103,9 +104,17 @@ def _multi_hot(name: str, tensor: Tensor | None, ignore_index: int | None) -> No
         raise ValueError(f"{name} holds {int(wide[wrong][0])}; entries of multi-hot labels are 0 or 1{ignored}")
 
 
-def loss_settings(similarity: str, reduction: str, ignore_index: int | None) -> None:
+def loss_settings(
+    similarity: str,
+    reduction: str,
+    ignore_index: int | None,
+    *,
+    normalize: bool = False,
+    allowed: Sequence[str] = LOSS_SIMILARITIES,
+) -> None:
     """The settings that every pair loss has."""
-    choice("similarity", similarity, LOSS_SIMILARITIES)
+    choice("similarity", similarity, allowed)
+    flag("normalize", normalize)
     choice("reduction", reduction, REDUCTIONS)
     label_value("ignore_index", ignore_index)
 
@@ -116,14 +125,14 @@ def no_indices(indices_tuple: Any, instead: str) -> None:
         raise ValueError(f"indices_tuple is given, but this loss takes no index tuple: {instead}")
 
 
-def temperature(value: Tensor | float, of: str, rows: Tensor) -> None:
+def temperature(value: Tensor | float, of: str, rows: Tensor, name: str = "temperature") -> None:
     """A number above 0, or a float tensor of such: 0-d, or one for each row."""
     if not isinstance(value, Tensor):
-        positive_number("temperature", value)
+        positive_number(name, value)
         return
-    _one_or_each("temperature", value, of, rows)
+    _one_or_each(name, value, of, rows)
     if values_readable(value) and not bool(((value > 0) & value.isfinite()).all()):
-        raise ValueError(f"temperature holds {_first_not(value, value > 0)}; every value must be finite and above 0")
+        raise ValueError(f"{name} holds {_first_not(value, value > 0)}; every value must be finite and above 0")
 
 
 def learned(name: str, value: Tensor | float | None, of: str, rows: Tensor) -> None:
@@ -262,7 +271,10 @@ def _tensor(name: str, value: Any) -> None:
 
 def _number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (Real, torch.SymInt, torch.SymFloat)):
-        raise TypeError(f"{name} is {value!r}; it must be a number")
+        shown = repr(value)
+        if "\n" in shown:  # an array, or what is like it
+            shown = f"a {type(value).__name__}"
+        raise TypeError(f"{name} is {shown}; it must be a number")
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -30,6 +30,11 @@ MODULES = (
     "pairloom.losses.dcl",
     "pairloom.losses.hcl",
     "pairloom.losses.circle",
+    "pairloom.losses.contrastive",
+    "pairloom.losses.triplet_margin",
+    "pairloom.losses.margin",
+    "pairloom.losses.siglip",
+    "pairloom.losses.proxy_anchor",
 )
 """Every module that registers an operator, in the order of the documentation."""
 

@@ -41,12 +41,15 @@ class PairStats(NamedTuple):
     """Mean similarity (before temperature) of the positive pairs."""
     mean_negative_similarity: Tensor
     """Mean similarity (before temperature) of the negative pairs."""
+    live_tiles: Tensor
+    """Share of the tiles of pair weights that are not all 0: what the gradient costs, beside one without mining. NaN
+    where nothing is skipped: no mining, no gradient, or the plain-torch formula. Tile sizes depend on the processor."""
 
 
 def pair_stats(vector: Tensor) -> PairStats:
-    """Names for the (11,) vector of an operator; its order is fixed in csrc/rules and `reference/_rows.py`."""
+    """Names for the (13,) vector of an operator; its order is fixed in csrc/rules and `reference/_rows.py`."""
     anchors, positives, negatives, mined_positives, mined_negatives = vector[:5].unbind()
-    without_positive, without_negative, top1_hits, positive_sum, negative_sum, active = vector[5:].unbind()
+    without_positive, without_negative, top1_hits, positive_sum, negative_sum, active, tiles, live = vector[5:].unbind()
     return PairStats(
         anchors=anchors,
         positives=positives,
@@ -59,4 +62,5 @@ def pair_stats(vector: Tensor) -> PairStats:
         top1_accuracy=top1_hits / (anchors - without_positive),
         mean_positive_similarity=positive_sum / positives,
         mean_negative_similarity=negative_sum / negatives,
+        live_tiles=live / tiles,
     )

@@ -51,6 +51,9 @@ STREAMED = Support(aoti=False, torchscript=False, standalone=False)
 LABELLED = ("Tensor rows", "Tensor? columns", "Tensor row_labels", "Tensor? column_labels", "Tensor? weights")
 COMMON = ("str similarity", "str reduction", "int? ignore_index", "int needs_grad", "bool want_stats")
 
+RULES: dict[str, tuple[Callable[..., RowLosses], list[str], str]] = {}
+"""Of every streamed operator: its rule, the names of its settings, and what its mean is over ("all" or "nonzero")."""
+
 _library = torch.library.Library("pairloom", "FRAGMENT")
 
 
@@ -78,6 +81,7 @@ def define_streamed(
             similarity, reduction_of(reduction, mean), ignore_index, needs_grad, want_stats,
         )  # fmt: skip
 
+    RULES[name] = (rule, names, mean)
     _library.impl(name, kernel, "CPU")
 
 

@@ -11,6 +11,9 @@ from pairloom._registry import OpRecord, Sample, records
 SHAPE = (7, 10, 5)
 """(N, M, D), three different numbers: what a dimension stands for can be told from its size."""
 
+EVERYTHING = False
+"""Whether slow tests run too (tests/generic/conftest.py)."""
+
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -39,7 +42,7 @@ def every_sample(
             if (sample.differentiable or not differentiable) and (needs_float64 or not sample.needs_float64)
         ]
         # Operators by a rule in Python share all of their machinery: some samples of each are enough by default.
-        few = 4 if quick is None and not record.support.standalone else quick
+        few = 2 if quick is None and not record.support.standalone else quick
         every = 1 if few is None else -(-len(samples) // few)
         parameters += [
             pytest.param(
@@ -48,6 +51,12 @@ def every_sample(
             for i, sample in enumerate(samples)
         ]
     return parameters
+
+
+def some_samples(record: OpRecord, **options: object) -> list[Sample]:
+    """All samples of a record; of a rule in Python, some that are spread over its list, unless slow tests run too."""
+    samples = list(record.samples(**options))
+    return samples if EVERYTHING or record.support.standalone else samples[:: -(-len(samples) // 4)]
 
 
 def pair_losses() -> list:

@@ -6,13 +6,13 @@ import torch
 
 from pairloom._registry import Sample
 from pairloom.testing import assert_within, evaluate_record, evaluate_reference, rounding_bounds
-from tests.generic.common import DTYPES, every_record, labels_of, outputs_of, pair_losses
+from tests.generic.common import DTYPES, every_record, labels_of, outputs_of, pair_losses, some_samples
 
 EMPTY = [(0, 9, 5), (6, 0, 5), (0, 0, 5), (1, 1, 1), (1, 0, 1)]
 
 
 def loss_samples(record, **options):
-    for sample in record.samples(**options):
+    for sample in some_samples(record, **options):
         for reduction in ("mean", "mean_all", "mean_nonzero", "sum", "none"):
             yield Sample(sample.name, {**sample.arguments, "reduction": reduction}, sample.differentiable)
 
@@ -35,7 +35,7 @@ def assert_nothing_to_learn(record, sample):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("record", every_record())
 def test_empty_inputs_equal_the_reference(record, dtype, shape):
-    for sample in record.samples(shape=shape, dtype=dtype):
+    for sample in some_samples(record, shape=shape, dtype=dtype):
 
         def exact(sample=sample, **arguments):
             return evaluate_reference(record, Sample(sample.name, arguments, sample.differentiable))
@@ -95,8 +95,9 @@ def test_no_positives_or_no_negatives(record, label):
 @pytest.mark.parametrize("shape", EMPTY, ids=str)
 @pytest.mark.parametrize("record", pair_losses())
 def test_statistics_of_little(record, shape):
-    for sample in record.samples(shape=shape):
+    for sample in some_samples(record, shape=shape):
         _, stats = record.function(**sample.arguments, return_stats=True)
         assert all(value.dtype == torch.float64 for value in stats)
         assert not any(value.isnan() for value in stats[:8])
-        assert outputs_of(stats.anchors)[0] <= shape[0]
+        both_ways = 2 if record.name == "clip" else 1
+        assert outputs_of(stats.anchors)[0] <= both_ways * shape[0]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.generic.common import every_record, labels_of
+from tests.generic.common import every_record, labels_of, some_samples
 
 SETTINGS_ABOVE_ZERO = ("temperature", "alpha", "beta", "scale")
 
@@ -18,7 +18,7 @@ def richest(record):
     return max(record.samples(), key=lambda sample: sum(isinstance(v, Tensor) for v in sample.arguments.values()))
 
 
-def bad_tensors(value, labels):
+def bad_tensors(name, value, labels):
     """(what is wrong, bad value, exception, words of the message besides the name of the argument)."""
     yield "an array", value.numpy(), TypeError, "array"
     yield "complex", value.to(torch.complex64), TypeError, "complex64"
@@ -35,7 +35,8 @@ def bad_tensors(value, labels):
         yield "meta device", value.to("meta"), (ValueError, TypeError), "meta"
     else:
         yield "integers", value.long(), TypeError, "int64"
-        yield "negative", -value - 1, ValueError, "-"
+        if name not in ("bias", "beta"):
+            yield "negative", -value - 1, ValueError, "-"
         yield "NaN", value * torch.nan, ValueError, "nan"
         yield "infinite", value * torch.inf, ValueError, "inf"
         if value.dim() == 1:
@@ -60,7 +61,7 @@ def bad_values(record):
     for name, parameter in inspect.signature(record.function).parameters.items():
         value = sample.arguments.get(name, parameter.default)
         if isinstance(value, Tensor):
-            for wrong in bad_tensors(value, name in labels):
+            for wrong in bad_tensors(name, value, name in labels):
                 yield name, *wrong
         elif isinstance(parameter.default, str):
             yield name, "unknown word", "nonsense", ValueError, "nonsense"
@@ -110,7 +111,7 @@ def test_bad_input_is_refused_in_words(record, argument, what, value, exception,
 @pytest.mark.parametrize("record", every_record())
 def test_the_operator_itself_refuses_what_would_read_outside_memory(record):
     """Callers of torch.ops get one sentence too, never a crash: wrong sizes of every tensor, unknown words."""
-    for sample in record.samples():
+    for sample in some_samples(record):
         arguments = dict(zip(record.argument_names, record.op_arguments(sample), strict=True))
         for name, value in arguments.items():
             wrong = []

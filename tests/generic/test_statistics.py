@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pairloom.testing import isa_levels, using_isa
-from tests.generic.common import pair_losses
+from tests.generic.common import pair_losses, some_samples
 
 
 def naive_info_nce(a):
@@ -40,7 +40,10 @@ def naive_labelled(a):
         yield positives, [j for j in pairs if column_labels[j] != own], own != a["ignore_index"]
 
 
-PAIRS = {record.values[0].name: naive_labelled for record in pair_losses()} | {"info_nce": naive_info_nce}
+PAIRS = {record.values[0].name: naive_labelled for record in pair_losses()} | {
+    "info_nce": naive_info_nce,
+    "clip": naive_info_nce,
+}
 
 
 def naive_similarity(x, y, similarity):
@@ -75,6 +78,19 @@ def naive_statistics(record, arguments, row_losses):
     return torch.tensor(total, dtype=torch.float64)
 
 
+def naive_both_ways(record, arguments):
+    """Of clip: the statistics of its two InfoNCE losses, added."""
+    a = {**arguments, "column_labels": arguments["row_labels"]}
+    total = torch.zeros(11, dtype=torch.float64)
+    for there in (a, {**a, "rows": a["columns"], "columns": a["rows"]}):
+        losses = torch.ops.pairloom.info_nce(
+            there["rows"], there["columns"], there["temperature"], there["row_labels"], there["column_labels"], None,
+            there["similarity"], "none", there["same_id"], there["ignore_index"], 0, False,
+        )[0]  # fmt: skip
+        total += naive_statistics(record, there, losses)
+    return total
+
+
 def with_stats(record, sample):
     """Arguments of the operator by name, and its statistics."""
     arguments = dict(zip(record.argument_names, record.op_arguments(sample), strict=True)) | {"want_stats": True}
@@ -84,18 +100,21 @@ def with_stats(record, sample):
 @pytest.mark.parametrize("record", pair_losses())
 def test_equal_a_count_pair_by_pair(record):
     assert record.name in PAIRS, "say in PAIRS which pairs of this loss are positive and negative"
-    for sample in record.samples(shape=(23, 18, 6), dtype=torch.float64, seed=1):
+    for sample in some_samples(record, shape=(23, 18, 6), dtype=torch.float64, seed=1):
         arguments, stats = with_stats(record, sample)
-        unweighted = {**arguments, "weights": None, "reduction": "none"}
-        losses = record.op(*unweighted.values())[0]
-        torch.testing.assert_close(stats, naive_statistics(record, arguments, losses), msg=sample.name)
+        if record.name == "clip":
+            expected = naive_both_ways(record, arguments)
+        else:
+            unweighted = {**arguments, "weights": None, "reduction": "none"}
+            expected = naive_statistics(record, arguments, record.op(*unweighted.values())[0])
+        torch.testing.assert_close(stats[:11], expected, msg=sample.name)
 
 
 @pytest.mark.parametrize("level", isa_levels())
 @pytest.mark.parametrize("record", pair_losses())
 def test_equal_the_reference_on_every_level(record, level):
     for shape in ((7, 10, 5), (70, 260, 9), (300, 33, 4)):
-        for sample in record.samples(shape=shape, dtype=torch.float32, seed=2):
+        for sample in some_samples(record, shape=shape, dtype=torch.float32, seed=2):
             arguments, _ = with_stats(record, sample)
             with using_isa(level):
                 stats = record.op(*arguments.values())[1]
@@ -115,6 +134,6 @@ def test_equal_the_reference_on_every_level(record, level):
 
 @pytest.mark.parametrize("record", pair_losses())
 def test_not_asked_for_they_are_zeros(record):
-    for sample in record.samples():
+    for sample in some_samples(record):
         arguments = record.op_arguments(sample)
         assert not record.op(*arguments)[1].any()

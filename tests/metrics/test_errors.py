@@ -17,14 +17,14 @@ G, L = torch.randn(5, 3), torch.arange(5) % 2
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((X, Y[:3]), ValueError, "query_labels has 3 entries and queries has 4 rows"),
+        ((X, Y[:3]), ValueError, r"query_labels has shape \(3,\); it must be \(4,\)"),
         ((X, Y.float()), TypeError, "query_labels has dtype float32; labels must be integers or bool"),
         ((X.long(), Y), TypeError, "queries has dtype int64"),
         ((X[0], Y), ValueError, r"queries has shape \(3,\)"),
         ((X, Y, G), ValueError, "gallery is given without gallery_labels; pass both, or neither"),
         ((X, Y, None, L), ValueError, "gallery_labels is given without gallery; pass both, or neither"),
         ((X, Y, G[:, :2], L), ValueError, "gallery has 2 dimensions per row and queries has 3"),
-        ((X, Y, G, L[:2]), ValueError, "gallery_labels has 2 entries and gallery has 5 rows"),
+        ((X, Y, G, L[:2]), ValueError, r"gallery_labels has shape \(2,\); it must be \(5,\)"),
         ((X, Y, G, L.to(torch.uint64)), TypeError, "both must be uint64 or neither"),
         ((X, Y, G, L.double()), TypeError, "gallery_labels has dtype float64"),
     ],

@@ -74,8 +74,8 @@ BAD = {
         TYPE,
         r"ids has dtype float32; labels must",
     ),
-    "2-D ids": (lambda: nce(ids=IDS[None]), VALUE, r"ids has shape \(1, 4\); it must be 1-D"),
-    "ids length": (lambda: nce(ids=IDS[:3]), VALUE, r"ids has 3 entries and query has 4 rows"),
+    "2-D ids": (lambda: nce(ids=IDS[None]), VALUE, r"ids has shape \(1, 4\); it must be \(4,\), one id"),
+    "ids length": (lambda: nce(ids=IDS[:3]), VALUE, r"ids has shape \(3,\); it must be \(4,\)"),
     "negative_ids alone": (
         lambda: nce(X, negative_ids=IDS),
         VALUE,
@@ -92,7 +92,11 @@ BAD = {
         r"both must be uint64 or neither",
     ),
     "same_id": (lambda: nce(same_id="keep"), VALUE, r"same_id is 'keep'; allowed: ignore, positive"),
-    "similarity": (lambda: nce(similarity="l2"), VALUE, r"similarity is 'l2'; allowed: cosine, dot$"),
+    "similarity": (
+        lambda: nce(similarity="l2"),
+        VALUE,
+        r"similarity is 'l2'; allowed: cosine, dot, euclidean, squared_euclidean$",
+    ),
     "reduction": (lambda: nce(reduction="avg"), VALUE, r"reduction is 'avg'; allowed: mean, .*none"),
     "ignore_index": (
         lambda: nce(ignore_index=1.5),
@@ -113,7 +117,7 @@ BAD = {
     "labels length": (
         lambda: multi_similarity(X, IDS[:2]),
         VALUE,
-        r"labels has 2 entries and embeddings has 4 rows",
+        r"labels has shape \(2,\); it must be \(4,\)",
     ),
     "ref_labels missing": (lambda: ms(X), VALUE, r"ref_emb is given without ref_labels"),
     "ref_emb missing": (
@@ -124,7 +128,7 @@ BAD = {
     "ref_labels length": (
         lambda: ms(X[:2], IDS),
         VALUE,
-        r"ref_labels has 4 entries and ref_emb has 2",
+        r"ref_labels has shape \(4,\); it must be \(2,\)",
     ),
     "alpha": (lambda: ms(alpha=0.0), VALUE, r"alpha is 0.0; it must"),
     "beta": (lambda: pairloom.MultiSimilarityLoss(beta=-1), VALUE, r"beta is -1"),

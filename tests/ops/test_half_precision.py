@@ -1,6 +1,5 @@
 """float16 and bfloat16 embeddings at every level: computed in float32 or better, from the smallest to the largest
-numbers of the dtype. The value is right to float32 rounding, and a gradient is the exact one rounded to the dtype, row
-by row."""
+numbers of the dtype. The value is right to float32 rounding, a gradient is the exact one rounded to the dtype."""
 
 import pytest
 import torch
@@ -96,7 +95,7 @@ def test_large_batches_and_dot_products(dtype):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_factors_that_leave_the_range_only_together(sign):
-    """The weight of a pair is divided by two norms and the temperature, each alone in the range of the matrix unit."""
+    """A weight is divided by two norms and the temperature, each of which alone is in the range of the matrix unit."""
     a, b = (rows("normal", 40, 33, seed, torch.bfloat16) * 2.0 ** (-38 * sign) for seed in (1, 2))
     weights = torch.full((40,), 2.0 ** (39 * sign), dtype=torch.float64)
     for temperature in (2.0 ** (-25 * sign), 1.0):

@@ -1,5 +1,5 @@
 """Rows and columns that the labels take out of a loss do not touch it, whatever numbers they hold: value and gradients
-are those of any other numbers in their place, and their own gradient is 0. Small batches, and ones large enough to be
+are those of any other numbers in their place, and their own gradient is 0. Small batches, and large ones, which are
 swept."""
 
 import pytest

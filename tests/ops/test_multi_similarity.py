@@ -152,9 +152,9 @@ def test_statistics_name_anchors_without_a_positive():
     assert (int(stats.anchors), int(stats.anchors_without_positive), int(stats.anchors_without_negative)) == (4, 2, 0)
 
 
-def test_module_refuses_index_tuples_and_missing_labels():
+def test_module_refuses_contradictions_and_missing_labels():
     loss = MultiSimilarityLoss()
-    with pytest.raises(ValueError, match=r"indices_tuple .* pass epsilon="):
+    with pytest.raises(ValueError, match=r"indices_tuple names the pair \(0, 0\) as positive and as negative"):
         loss(golden.A, golden.LABELS, (torch.tensor([0]),) * 4)
     with pytest.raises(ValueError, match="labels is None"):
         loss(golden.A)

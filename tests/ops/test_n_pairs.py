@@ -71,4 +71,6 @@ def test_inputs_are_checked():
     with pytest.raises(TypeError, match="generator is a int"):
         n_pairs(golden.A, golden.LABELS, generator=0)
     assert n_pairs(golden.A, golden.LABELS, reduction="none").shape == (2,)
-    assert repr(NPairsLoss()) == "NPairsLoss(similarity='cosine', reduction='mean', ignore_index=-100)"
+    assert repr(NPairsLoss()) == (
+        "NPairsLoss(normalize=True, generator=None, similarity='cosine', reduction='mean', ignore_index=-100)"
+    )

@@ -20,32 +20,61 @@ class Peer(NamedTuple):
 
     settings: dict
     """Constructor arguments that differ from the defaults."""
-    metric: bool = False
-    """Whether distances are allowed besides similarities."""
     terms: str = "anchors"
     """What its losses belong to there; reducers see them."""
     columns: bool = False
     """Whether its losses come as (N, 1) there: weights (N,) of a class then meet every loss, and weight nothing."""
     middle: tuple = ()
     """Two numbers with some losses of anchors below, between and above."""
+    required: dict = {}  # noqa: RUF012 - read only
+    """Constructor arguments without a default."""
+    references: bool = True
+    """Whether it takes reference rows, and they mean the same there."""
+    cosine: bool = False
+    """Whether cosine is the only distance there; similarities are the only ones here."""
 
 
+SIZES = {"num_classes": 11, "embedding_size": 6}
 PEERS = {
     "SupConLoss": Peer({"temperature": 0.3}, middle=(3.8, 4.6)),
     "NTXentLoss": Peer({"temperature": 0.3}, middle=(3.8, 4.6), terms="pairs"),
     "MultiSimilarityLoss": Peer({"alpha": 3, "beta": 20, "base": 0.4}, middle=(1.3, 1.6), columns=True),
-    "GeneralizedLiftedStructureLoss": Peer(
-        {"neg_margin": 0.8, "pos_margin": 0.1}, middle=(5.6, 5.9), metric=True, columns=True
+    "GeneralizedLiftedStructureLoss": Peer({"neg_margin": 0.8, "pos_margin": 0.1}, middle=(5.6, 5.9), columns=True),
+    "LiftedStructureLoss": Peer(
+        {"neg_margin": 0.8, "pos_margin": 0.1}, middle=(11.4, 12.1), terms="pairs", references=False
     ),
+    "NPairsLoss": Peer({}, middle=(1.5, 2.1), terms="classes", references=False),
+    "ProxyNCALoss": Peer({}, middle=(2.2, 2.8), required=SIZES, references=False),
+    "NormalizedSoftmaxLoss": Peer({"temperature": 0.2}, middle=(2.0, 5.0), required=SIZES, references=False),
+    "CircleLoss": Peer({"m": 0.3, "gamma": 8}, middle=(20.0, 24.5), columns=True, cosine=True),
 }
+WITH_PROXIES = [name for name in PEERS if PEERS[name].required]
+WITH_REFERENCES = [name for name in PEERS if PEERS[name].references]
+
+
+class FlatLifted(losses.LiftedStructureLoss):
+    """Its losses of pairs come as (P, 1), which no reducer of pairs can take."""
+
+    def _compute_loss(self, *arguments):
+        found = super()._compute_loss(*arguments)
+        found["loss"]["losses"] = found["loss"]["losses"].flatten()
+        return found
 
 
 def both(name, ours=None, **keywords):
     """The loss of both libraries, made by the same call."""
-    settings = PEERS[name].settings
-    return getattr(pairloom, name)(**settings, **(ours or {}), **keywords), getattr(losses, name)(
-        **settings, **keywords
-    )
+    settings = {**PEERS[name].required, **PEERS[name].settings, **keywords}
+    theirs = FlatLifted if name == "LiftedStructureLoss" else getattr(losses, name)
+    return sharing_proxies(getattr(pairloom, name)(**settings, **(ours or {})), theirs(**settings))
+
+
+def sharing_proxies(ours, theirs):
+    """Both losses with the same proxies, in float64."""
+    if hasattr(ours, "proxies"):
+        ours.double(), theirs.double()
+        where = theirs.W if hasattr(theirs, "W") else theirs.proxies
+        where.data = (ours.proxies.T if hasattr(theirs, "W") else ours.proxies).detach().clone()
+    return ours, theirs
 
 
 def batch():
@@ -64,9 +93,13 @@ def assert_same(ours, theirs, *more):
     value.backward()
     wanted.backward()
     torch.testing.assert_close(a.grad, b.grad)
+    if hasattr(ours, "proxies"):
+        wanted = theirs.W.grad.T if hasattr(theirs, "W") else theirs.proxies.grad
+        assert wanted.any()
+        torch.testing.assert_close(ours.proxies.grad, wanted)
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", [*PEERS, "ProxyAnchorLoss"])
 def test_constructors_and_calls_have_the_same_arguments(name):
     ours, theirs = (getattr(library, name) for library in (pairloom, losses))
     first, wanted = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
@@ -92,17 +125,18 @@ def test_keywords_are_those_of_the_base_class():
 
 @pytest.mark.parametrize("name", PEERS)
 def test_defaults(name):
-    assert_same(getattr(pairloom, name)(), getattr(losses, name)())
+    pair = [getattr(library, name)(**PEERS[name].required) for library in (pairloom, losses)]
+    assert_same(*sharing_proxies(*pair))
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", WITH_REFERENCES)
 def test_positions_of_a_call(name):
     torch.manual_seed(1)
     ref, ref_labels = torch.randn(25, 6, dtype=torch.float64), torch.randint(0, 11, (25,))
     assert_same(*both(name), None, ref, ref_labels)
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", WITH_REFERENCES)
 def test_two_views_may_share_one_tensor_of_labels(name):
     """There (i, i) is then left out, a positive pair of two views; a copy of the labels shows what is meant."""
     (x, labels), ref = batch(), torch.randn(36, 6, dtype=torch.float64)
@@ -124,9 +158,18 @@ def written(thing):
 @pytest.mark.parametrize("distance", [*SIMILARITIES, *METRICS], ids=written)
 @pytest.mark.parametrize("name", PEERS)
 def test_distances(name, distance):
-    if distance in METRICS and not PEERS[name].metric:
+    if distance in METRICS and PEERS[name].cosine:
         with pytest.raises(ValueError, match=r"distance is LpDistance\(p=2, power=.\), .* allowed: CosineSimilarity"):
             both(name, distance=distance)
+        return
+    if name == "NormalizedSoftmaxLoss" and distance.p != 2:
+        with pytest.raises(ValueError, match=r"distance is DotProductSimilarity\(p=1\); proxies of length 1"):
+            both(name, distance=distance)
+        return
+    if PEERS[name].cosine and not isinstance(distance, distances.CosineSimilarity):
+        ours, _ = both(name)
+        ours.similarity = "cosine" if distance.normalize_embeddings else "dot"
+        assert_same(both(name, {"distance": distance})[0], ours)
         return
     assert_same(*both(name, distance=distance))
 
@@ -176,7 +219,7 @@ REDUCERS = [
 @pytest.mark.parametrize("reducer", REDUCERS, ids=[f"{i}-{written(reducer)}" for i, reducer in enumerate(REDUCERS)])
 @pytest.mark.parametrize("name", PEERS)
 def test_reducers(name, reducer):
-    weighted = "ClassWeights" in str(getattr(pairloom, name)(reducer=reducer))
+    weighted = "ClassWeights" in str(both(name, reducer=reducer)[0])
     if weighted and PEERS[name].columns:
         assert_weighted_by_class(name, reducer)
     else:
@@ -187,10 +230,9 @@ def assert_weighted_by_class(name, reducer):
     """The formula of the reducer: mean of weight of the class times loss."""
     x, labels = batch()
     x.requires_grad_()
-    settings = PEERS[name].settings
-    rows = getattr(losses, name)(**settings, reducer=reducers.DoNothingReducer())(x, labels)["loss"]["losses"]
+    rows = both(name, reducer=reducers.DoNothingReducer())[1](x, labels)["loss"]["losses"]
     wanted = (CLASS_WEIGHTS[labels] * rows.squeeze(1)).mean()
-    value = getattr(pairloom, name)(**settings, reducer=reducer)(x, labels)
+    value = both(name, reducer=reducer)[0](x, labels)
     torch.testing.assert_close(value, wanted)
     torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(wanted, x))
 
@@ -218,7 +260,7 @@ def test_do_nothing_makes_the_vector_of_losses(name):
     x, labels = batch()
     ours, theirs = both(name, reducer=reducers.DoNothingReducer())
     losses_there = theirs(x, labels)["loss"]["losses"].flatten()
-    assert ours(x, labels).shape == (36,)
+    assert ours(x, labels).shape == (18 if PEERS[name].terms == "classes" else 36,)
     torch.testing.assert_close(ours(x, labels).sum(), losses_there.sum())
     if PEERS[name].terms == "anchors":
         torch.testing.assert_close(ours(x, labels), losses_there)
@@ -268,6 +310,55 @@ def test_embedding_regularizers(name, regularizer):
     assert_same(*both(name, embedding_regularizer=regularizer, embedding_reg_weight=0.3))
 
 
+@pytest.mark.parametrize("regularizer", REGULARIZERS, ids=[f"{i}-{written(r)}" for i, r in enumerate(REGULARIZERS)])
+@pytest.mark.parametrize("name", WITH_PROXIES)
+def test_weight_regularizers(name, regularizer):
+    assert_same(*both(name, weight_regularizer=regularizer, weight_reg_weight=0.3))
+    assert_same(*both(name, weight_regularizer=regularizer, embedding_regularizer=regularizers.LpRegularizer()))
+
+
+@pytest.mark.parametrize("name", WITH_PROXIES)
+def test_proxies_begin_as_told_and_weights_reach_the_function(name):
+    def fill(proxies):
+        torch.nn.init.constant_(proxies, 2.0)
+
+    module, _ = both(name, weight_init_func=fill)
+    assert (module.proxies == 2).all()
+    with pytest.raises(TypeError, match="weight_regularizer is a str; it must be callable with the proxies"):
+        both(name, weight_regularizer="l2")
+    with pytest.raises(ValueError, match="weight_regularizer is given, but reduction is 'none'"):
+        both(name, {"weight_regularizer": torch.sum, "reduction": "none"})
+    assert torch.equal(*(made.eval().proxies for made in (module, both(name, weight_init_func=fill)[0])))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PEERS if not PEERS[name].references and name != "LiftedStructureLoss"]
+)
+def test_losses_without_references_say_so(name):
+    x, labels = batch()
+    with pytest.raises(ValueError, match="ref_emb is given, but this loss takes no reference rows"):
+        both(name)[0](x, labels, ref_emb=x, ref_labels=labels)
+    with pytest.raises(ValueError, match="ref_emb is not supported"):
+        both(name)[1](x, labels, ref_emb=x + 1, ref_labels=labels)
+
+
+@pytest.mark.parametrize("name", ["ProxyNCALoss", "NormalizedSoftmaxLoss", "NPairsLoss"])
+def test_weights_of_anchors_in_the_call(name):
+    x, labels = batch()
+    weights = torch.rand(36, dtype=torch.float64)
+    ours, _ = both(name)
+    rows = both(name, {"reduction": "none"})[0]
+    if name != "NPairsLoss":
+        rows.load_state_dict(ours.state_dict())
+        chosen = weights
+    else:
+        first = {label: i for i, label in reversed(list(enumerate(labels.tolist())))}
+        chosen = weights[[first[label] for label in sorted(first) if (labels == label).sum() > 1]]
+    wanted = (rows(x, labels)[: len(chosen)] * chosen).sum() / chosen.sum()
+    torch.testing.assert_close(ours(x, labels, weights=weights), wanted)
+    torch.testing.assert_close(ours.with_stats(x, labels, weights=weights)[0], wanted)
+
+
 @pytest.mark.parametrize("name", PEERS)
 def test_regularizer_and_reducer_together(name):
     several = reducers.MultipleReducers({"loss": reducers.SumReducer(), "embedding_reg_loss": reducers.MeanReducer()})
@@ -307,7 +398,7 @@ def test_collected_statistics_are_those_of_the_last_call():
     loss = pairloom.MultiSimilarityLoss(collect_stats=True)
     loss(x, labels)
     wanted = pairloom.MultiSimilarityLoss().with_stats(x, labels)[1]
-    assert all(torch.equal(a, b) for a, b in zip(loss.pair_stats, wanted, strict=True))
+    assert all(torch.equal(a, b) or (a.isnan() and b.isnan()) for a, b in zip(loss.pair_stats, wanted, strict=True))
     assert not hasattr(pairloom.MultiSimilarityLoss(collect_stats=False), "pair_stats")
 
 

@@ -1,5 +1,6 @@
-"""The shorter way through the pairs (csrc/engine/pair_sweep.h) equals the dense formula where it is taken: batches of many
-squares and of odd sizes, every reduction, weights with zeros, ignored rows, all levels; and it is left where it does not fit."""
+"""The shorter way through the pairs (csrc/engine/pair_sweep.h) equals the dense formula where it is taken: batches of
+many squares and of odd sizes, every reduction, weights with zeros, ignored rows, all levels; and it is left where it
+does not fit."""
 
 import pytest
 import torch
@@ -32,7 +33,9 @@ def assert_equal(function, exact, arguments, reduction, dtype):
     ours, wanted = run(function, dtype), run(exact, torch.float64)
     names = ["value", *(f"gradient {i}" for i in range(len(arguments)))]
     # The gradient of the temperature is a difference: relative to its terms, which are as large as the logits.
-    scale = {name: max(w.abs().max().item(), 10.0 if w.dim() == 0 else 0.0) for name, w in zip(names, wanted, strict=True)}
+    scale = {
+        name: max(w.abs().max().item(), 10.0 if w.dim() == 0 else 0.0) for name, w in zip(names, wanted, strict=True)
+    }
     assert_within(
         dict(zip(names, ours, strict=True)),
         dict(zip(names, wanted, strict=True)),
@@ -67,7 +70,11 @@ def test_one_batch_equals_the_dense_formula(level, dtype, reduction, kind):
 def test_two_batches_equal_the_dense_formula(level, dtype, reduction):
     for n, dim in [(3, 4), (300, 33), (701, 20)]:
         torch.manual_seed(n)
-        image, text, temperature = torch.randn(n, dim).double(), torch.randn(n, dim).double(), torch.tensor(0.2).double()
+        image, text, temperature = (
+            torch.randn(n, dim).double(),
+            torch.randn(n, dim).double(),
+            torch.tensor(0.2).double(),
+        )
         weights = torch.rand(n).double() * (torch.arange(n) % 7 > 0)
         ids = labels_of("ignored", n)
 
@@ -113,7 +120,9 @@ def test_large_dot_products_and_bad_numbers_take_the_chunk_loop():
     torch.manual_seed(2)
     x, labels = 30 * torch.randn(1200, 8), torch.arange(1200) // 3
     wanted = reference.sup_con(x.double(), None, 1.0, labels, similarity="dot")[0]
-    assert sup_con(x, labels, temperature=1.0, similarity="dot", reduction="mean_all").item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert sup_con(x, labels, temperature=1.0, similarity="dot", reduction="mean_all").item() == pytest.approx(
+        wanted.item(), rel=1e-5
+    )
     for bad in (torch.nan, torch.inf):
         y = torch.randn(1200, 8)
         y[7, 3] = bad

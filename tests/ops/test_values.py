@@ -12,7 +12,13 @@ NEEDS_ALL = {"info_nce": 7, "multi_similarity": 3}
 
 def cases(keep) -> list:
     return [
-        pytest.param(record, sample.name, id=f"{record.name}-{sample.name}")
+        # tests/generic/test_values.py runs rules in Python by default.
+        pytest.param(
+            record,
+            sample.name,
+            id=f"{record.name}-{sample.name}",
+            marks=[] if record.support.standalone else pytest.mark.slow,
+        )
         for record in records()
         for sample in record.samples()
         if keep(sample)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pairloom._registry import records
 from pairloom.export._common import as_tuple, batch_shapes, compare, inference
 from pairloom.reference._rows import standard_log1p
+from pairloom.reference.triplet_margin import standard_searchsorted
 
 STANDARD_DOMAINS = {"", "ai.onnx"}
 
@@ -101,7 +102,8 @@ def to_onnx(
 
 
 def onnx_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """Table for programs that already hold pairloom operators: the plain-torch body of each of them, and log1p.
+    """Table for programs that already hold pairloom operators: the plain-torch body of each of them, log1p and
+    searchsorted.
 
     `torch.onnx.export` of a module needs no table. A saved `torch.export.ExportedProgram` does:
 
@@ -111,6 +113,7 @@ def onnx_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     return {
         **{record.op: record.without_kernel for record in records()},
         torch.ops.aten.log1p.default: standard_log1p,
+        torch.ops.aten.searchsorted.Tensor: standard_searchsorted,
     }
 
 

@@ -13,9 +13,12 @@ from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss
 from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
+from pairloom._stream import RULES
+from pairloom.losses._distances import compared_rows
+from pairloom.losses._mined import NamedPairs, mined_loss
 from pairloom.losses._translate import Reducer, reduction_of, similarity_of
 from pairloom.reference._rows import labels_equal
-from pairloom.reference.similarity import compute_dtype, unit_rows
+from pairloom.reference.similarity import compute_dtype
 
 if TYPE_CHECKING:
     IndexTuple = tuple[Tensor, ...] | None
@@ -43,30 +46,49 @@ def labelled_loss(
     temperature: Tensor | float | None = None,
     bias: Tensor | float | None = None,
     boundary: Tensor | float | None = None,
+    indices_tuple: Any = None,
 ) -> Any:
     """Check what all of these losses take, and call operator ``name``.
 
     ``settings`` are its own, in their order and checked before; learned ones come before them: temperature, bias,
-    boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,). ``normalize`` divides rows by
-    their length where a distance is taken ("cosine" always does).
+    boundary, as far as the loss has them. Each is a number or a float tensor, 0-d or (N,). ``normalize`` divides rows
+    by their length where a distance is taken ("cosine" always does).
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
+    check_labelled(
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        allowed,
+        normalize,
+        indices_tuple,
+    )
     if temperature is not None:
         _checks.temperature(temperature, "embeddings", embeddings)
     _checks.learned("bias", bias, "embeddings", embeddings)
     _checks.learned("boundary", boundary, "embeddings", embeddings)
     learned = [None if value is None else as_temperature(value, embeddings) for value in (temperature, bias, boundary)]
     settings = (*(value for value in learned if value is not None), *settings)
-    _checks.choice("similarity", similarity, allowed)
-    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-    _checks.label_value("ignore_index", ignore_index)
-    _checks.flag("normalize", normalize)
-    _checks.weights(weights, "embeddings", embeddings)
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+    if indices_tuple is not None:
+        rule, names, mean = RULES[name]
+        return mined_loss(
+            rule,
+            dict(zip(names, settings, strict=True)),
+            NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index),
+            embeddings,
+            ref_emb,
+            similarity=similarity,
+            reduction=reduction,
+            weights=weights,
+            return_stats=return_stats,
+            mean=mean,
+        )
     assert labels is not None
-    if normalize and similarity in ("euclidean", "squared_euclidean"):
-        dtype = compute_dtype(embeddings) if ref_emb is None else compute_dtype(embeddings, ref_emb)
-        embeddings = _unit_rows(embeddings, dtype)
-        ref_emb = None if ref_emb is None else _unit_rows(ref_emb, dtype)
     return pair_loss(
         getattr(torch.ops.pairloom, name),
         getattr(reference, name),
@@ -84,9 +106,29 @@ def labelled_loss(
     )
 
 
-def _unit_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows of length 1; made contiguous, so that norms add up in one order for every layout."""
-    return unit_rows(x.to(dtype).contiguous())
+def check_labelled(
+    embeddings: Tensor,
+    labels: Tensor | None,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    similarity: str,
+    reduction: str,
+    weights: Tensor | None,
+    ignore_index: int | None,
+    allowed: Sequence[str] = _checks.LOSS_SIMILARITIES,
+    normalize: bool = False,
+    indices_tuple: Any = None,
+) -> None:
+    """The arguments that all losses on labelled embeddings have; an index tuple says more than labels do."""
+    if labels is None and ref_labels is None and indices_tuple is not None:
+        _checks.embeddings("embeddings", embeddings, ref_emb=ref_emb)
+        _checks.label_value("ignore_index", ignore_index)
+    else:
+        _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
+    _checks.choice("similarity", similarity, allowed)
+    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.flag("normalize", normalize)
+    _checks.weights(weights, "embeddings", embeddings)
 
 
 class LabelledLoss(nn.Module):
@@ -98,7 +140,10 @@ class LabelledLoss(nn.Module):
 
     function: ClassVar[Callable[..., Any]]
     similarities: ClassVar[Sequence[str]] = _checks.LOSS_SIMILARITIES
-    instead_of_indices: ClassVar[str] = "it finds its pairs itself"
+    instead_of_indices: ClassVar[str | None] = None
+    """Why no index tuple is taken, for losses that take none."""
+    means_over: ClassVar[str] = "anchors"
+    """What a mean runs over. Losses of single pairs or triplets are never held: no reducer can be given them."""
 
     def __init__(
         self,
@@ -118,9 +163,7 @@ class LabelledLoss(nn.Module):
         _checks.choice("reduction", reduction, _checks.REDUCTIONS)
         _checks.label_value("ignore_index", ignore_index)
         _checks.finite_number("embedding_reg_weight", embedding_reg_weight)
-        if embedding_regularizer is not None and not callable(embedding_regularizer):
-            kind = type(embedding_regularizer).__name__
-            raise TypeError(f"embedding_regularizer is a {kind}; it must be callable with the embeddings")
+        check_regularizer("embedding_regularizer", embedding_regularizer, "embeddings")
         settings = dict(settings)
         if distance is not None:
             word, normalize = similarity_of(distance, self.similarities)
@@ -132,6 +175,12 @@ class LabelledLoss(nn.Module):
             found = reduction_of(reducer)
             if isinstance(found, str):
                 reduction = self._one_of("reduction", reduction, "reducer", found)
+            elif self.means_over != "anchors":
+                raise ValueError(
+                    f"reducer is a {type(reducer).__name__}, but the means of this loss run over {self.means_over}; "
+                    "allowed: MeanReducer, AvgNonZeroReducer, SumReducer, DoNothingReducer of pytorch-metric-learning, "
+                    "or reduction='mean'"
+                )
             else:
                 self.reducer = found
         if reduction == "none" and embedding_regularizer is not None:
@@ -180,6 +229,10 @@ class LabelledLoss(nn.Module):
         """The settings, as the function takes them."""
         return {name: getattr(self, name) for name in (*self.own_settings, "similarity", "reduction", "ignore_index")}
 
+    def arguments_for(self, labels: Tensor | None) -> dict[str, Any]:
+        """The same and what else the function takes that depends on the labels."""
+        return self.arguments()
+
     def extra_repr(self) -> str:
         """The settings."""
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
@@ -187,6 +240,34 @@ class LabelledLoss(nn.Module):
     def terms(self, labels: Tensor, ref_labels: Tensor | None, keep: Tensor) -> Tensor:
         """How many losses a mean is taken over, 0-d: anchors that are not ignored."""
         return keep.sum()
+
+    def named_terms(self, pairs: NamedPairs) -> Tensor:
+        """The same for the pairs of an index tuple."""
+        return pairs.keep.sum()
+
+    def losses_of(self, labels: Tensor, keep: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Which entries of the losses by "none" count (None: all), and the embedding that each of them belongs to."""
+        everyone = torch.arange(keep.shape[0], device=keep.device)
+        return None if self.ignore_index is None else keep, everyone
+
+    def call(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        ref_emb: Tensor | None,
+        ref_labels: Tensor | None,
+        **others: Any,
+    ) -> Any:
+        """The function."""
+        return self.function(embeddings, labels, ref_emb, ref_labels, **others)
+
+    def regularized(self, value: Tensor, embeddings: Tensor) -> Tensor:
+        """The loss and what regularizers add to it."""
+        if self.embedding_regularizer is None or embeddings.shape[0] == 0:
+            return value
+        return value + self.embedding_reg_weight * regularization(
+            "embedding_regularizer", self.embedding_regularizer, embeddings
+        )
 
     def _one_of(self, name: str, word: str, peer: str, meaning: str) -> str:
         """The meaning of an object, unless a word beside it says otherwise."""
@@ -205,18 +286,20 @@ class LabelledLoss(nn.Module):
         want_stats: bool,
     ) -> Any:
         """(loss, statistics or None)."""
-        _checks.no_indices(indices_tuple, self.instead_of_indices)
+        if self.instead_of_indices is not None:
+            _checks.no_indices(indices_tuple, self.instead_of_indices)
         labels, ref_labels = _beside(labels, embeddings), _beside(ref_labels, ref_emb)
-        arguments = self.arguments()
+        arguments = self.arguments_for(labels)
+        if indices_tuple is not None:
+            arguments["indices_tuple"] = indices_tuple
         if self.reducer is None:
-            found = self.function(
+            found = self.call(
                 embeddings, labels, ref_emb, ref_labels, weights=weights, return_stats=want_stats, **arguments
             )
             value, stats = found if want_stats else (found, None)
         else:
             value, stats = self._reduced(embeddings, labels, ref_emb, ref_labels, weights, arguments, want_stats)
-        if self.embedding_regularizer is not None and embeddings.shape[0] > 0:
-            value = value + self.embedding_reg_weight * _regularization(self.embedding_regularizer, embeddings)
+        value = self.regularized(value, embeddings)
         if self.collect_stats:
             self.pair_stats = stats
         return value, stats
@@ -233,17 +316,22 @@ class LabelledLoss(nn.Module):
     ) -> Any:
         """(loss, statistics or None) by the reducer."""
         assert self.reducer is not None
+        if labels is None:
+            raise ValueError("labels is None; the reducer of this loss needs the class of each embedding")
         _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, self.ignore_index)
-        assert labels is not None
         if weights is not None:
             raise ValueError("weights is given, but the reducer of this loss weights anchors itself; give one of them")
         keep = ~labels_equal(operator_labels(labels, self.ignore_index), self.ignore_index, embeddings)
         weights = self.reducer.weights(labels, keep)
         arguments = {**arguments, "reduction": self.reducer.reduction, "weights": weights}
-        found = self.function(embeddings, labels, ref_emb, ref_labels, return_stats=want_stats, **arguments)
+        found = self.call(embeddings, labels, ref_emb, ref_labels, return_stats=want_stats, **arguments)
         value, stats = found if want_stats else (found, None)
-        kept = None if self.ignore_index is None else keep
-        return self.reducer.finish(value, self.terms(labels, ref_labels, keep), embeddings, labels, kept), stats
+        terms, entries = self.terms(labels, ref_labels, keep), self.losses_of(labels, keep)
+        if "indices_tuple" in arguments:
+            terms = self.named_terms(
+                NamedPairs(arguments["indices_tuple"], embeddings, ref_emb, labels, ref_labels, self.ignore_index)
+            )
+        return self.reducer.finish(value, terms, embeddings, labels, *entries), stats
 
     def __prepare_scriptable__(self) -> LabelledLoss:
         """TorchScript has no keywords that are known at run time only: it gets the settings as one tuple."""
@@ -264,9 +352,15 @@ def _beside(labels: Any, embeddings: Tensor | None) -> Any:
     return labels.to(embeddings.device)
 
 
-def _regularization(regularizer: Callable[[Tensor], Tensor], embeddings: Tensor) -> Tensor:
-    """Its value for the embeddings, half precision as float32."""
-    value = regularizer(embeddings.to(compute_dtype(embeddings)))
+def check_regularizer(name: str, regularizer: Any, of: str) -> None:
+    """None, or something to call with rows."""
+    if regularizer is not None and not callable(regularizer):
+        raise TypeError(f"{name} is a {type(regularizer).__name__}; it must be callable with the {of}")
+
+
+def regularization(name: str, regularizer: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Its value for the rows, half precision as float32."""
+    value = regularizer(rows.to(compute_dtype(rows)))
     if value.numel() != 1:
-        raise ValueError(f"embedding_regularizer returned shape {tuple(value.shape)}; it must be one value")
+        raise ValueError(f"{name} returned shape {tuple(value.shape)}; it must be one value")
     return value.reshape(())

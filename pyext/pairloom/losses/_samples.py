@@ -18,8 +18,12 @@ def labelled_samples(
     dtype: torch.dtype = torch.float32,
     shape: tuple[int, int, int] = (6, 9, 5),
     seed: int = 0,
+    distances: bool = False,
 ) -> Iterator[Sample]:
-    """Calls of ``loss(embeddings, labels, ref_emb, ref_labels, **settings)``: kinds of labels, weights, reductions."""
+    """Calls of ``loss(embeddings, labels, ref_emb, ref_labels, **settings)``: kinds of labels, weights, reductions.
+
+    With ``distances`` also the two that are no products, once for rows of length 1 and once for rows as they are.
+    """
     n, m, d = shape
     generator = torch.Generator().manual_seed(seed)
 
@@ -36,6 +40,10 @@ def labelled_samples(
     yield Sample("one-batch", one, ("embeddings",))
     yield Sample("references", two, both)
     yield Sample("dot", {**one, "similarity": "dot"}, ("embeddings",))
+    if distances:
+        yield Sample("euclidean", {**two, "similarity": "euclidean"}, both)
+        as_they_are = {"similarity": "squared_euclidean", "normalize": False}
+        yield Sample("squared_euclidean", {**one, **as_they_are}, ("embeddings",))
     yield Sample("ignored", {**two, "labels": ignored}, both)
     yield Sample("ignored-one-batch", {**one, "labels": ignored}, ("embeddings",))
     yield Sample("no-positive", {**one, "labels": torch.arange(n)}, ("embeddings",))

@@ -69,6 +69,19 @@ def similarity_of(distance: Any, allowed: Sequence[str]) -> tuple[str, bool]:
     )
 
 
+class ProxyKeywords(PeerKeywords, total=False):
+    """What losses with proxies take besides.
+
+    weight_init_func: called with the new (num_classes, embedding_size) proxies, which it fills.
+    weight_regularizer: called with the proxies, returns a 0-d tensor that is added to the loss.
+    weight_reg_weight: what it is multiplied with.
+    """
+
+    weight_init_func: Callable[[Tensor], Any] | None
+    weight_regularizer: Callable[[Tensor], Tensor] | None
+    weight_reg_weight: float
+
+
 class Reducer(Protocol):
     """What a reducer does that is not a mere ``reduction``."""
 
@@ -78,8 +91,13 @@ class Reducer(Protocol):
     def weights(self, labels: Tensor, keep: Tensor) -> Tensor | None:
         """Weights (N,) of the anchors; ``keep`` (N,) marks those not ignored."""
 
-    def finish(self, value: Tensor, terms: Tensor, embeddings: Tensor, labels: Tensor, keep: Tensor | None) -> Tensor:
-        """The loss, from what the function returned and the number of terms of a mean."""
+    def finish(
+        self, value: Tensor, terms: Tensor, embeddings: Tensor, labels: Tensor, keep: Tensor | None, indices: Tensor
+    ) -> Tensor:
+        """The loss, from what the function returned and the number of terms of a mean.
+
+        ``keep`` marks the entries of ``value`` that count; ``indices`` are the embeddings that all of them belong to.
+        """
 
 
 class ClassWeights(nn.Module):
@@ -93,10 +111,14 @@ class ClassWeights(nn.Module):
 
     def weights(self, labels: Tensor, keep: Tensor) -> Tensor:
         """The weight of the class of each anchor."""
+        if labels.dim() > 1:
+            raise ValueError("reducer weights classes, but labels are multi-hot; pass weights in the call instead")
         of_class = self.reducer.weights.to(labels.device)
         return of_class[torch.where(keep, labels.to(torch.int64), 0)]
 
-    def finish(self, value: Tensor, terms: Tensor, embeddings: Tensor, labels: Tensor, keep: Tensor | None) -> Tensor:
+    def finish(
+        self, value: Tensor, terms: Tensor, embeddings: Tensor, labels: Tensor, keep: Tensor | None, indices: Tensor
+    ) -> Tensor:
         """The mean over the terms, 0 for none."""
         return value / terms.clamp(min=1).to(value.dtype)
 
@@ -113,9 +135,10 @@ class Called(nn.Module):
     def weights(self, labels: Tensor, keep: Tensor) -> None:
         """None: reducers weight the losses themselves."""
 
-    def finish(self, value: Tensor, terms: Tensor, embeddings: Tensor, labels: Tensor, keep: Tensor | None) -> Tensor:
+    def finish(
+        self, value: Tensor, terms: Tensor, embeddings: Tensor, labels: Tensor, keep: Tensor | None, indices: Tensor
+    ) -> Tensor:
         """What the reducer makes of the losses; 0 without anchors, which no reducer has an answer for."""
-        indices = torch.arange(value.shape[0], device=value.device)
         if keep is not None:
             value, indices = value[keep], indices[keep]
         if value.shape[0] == 0:

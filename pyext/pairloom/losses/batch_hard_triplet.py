@@ -32,6 +32,7 @@ def batch_hard_triplet(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Any:
     r"""Triplet loss on the farthest positive and the nearest negative of every anchor.
@@ -60,6 +61,9 @@ def batch_hard_triplet(
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -100,6 +104,7 @@ def batch_hard_triplet(
         return_stats=return_stats,
         allowed=DISTANCES,
         normalize=normalize,
+        indices_tuple=indices_tuple,
     )
 
 
@@ -122,7 +127,7 @@ class BatchHardTripletLoss(LabelledLoss):
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom

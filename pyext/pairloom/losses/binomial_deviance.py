@@ -33,6 +33,7 @@ def binomial_deviance(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Any:
     r"""Binomial deviance: every pair is a logistic question, positives and negatives averaged apart.
@@ -60,6 +61,9 @@ def binomial_deviance(
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -100,6 +104,7 @@ def binomial_deviance(
         weights=weights,
         ignore_index=ignore_index,
         return_stats=return_stats,
+        indices_tuple=indices_tuple,
     )
 
 
@@ -117,7 +122,7 @@ class BinomialDevianceLoss(LabelledLoss):
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,11 @@ from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom._stream import define_streamed
 from pairloom.losses._labelled import LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
+from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.circle import circle_rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def circle(
@@ -28,6 +32,7 @@ def circle(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Any:
     r"""Circle loss: every pair pulls with a weight that grows with its distance from the optimum.
@@ -57,6 +62,9 @@ def circle(
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -95,6 +103,7 @@ def circle(
         weights=weights,
         ignore_index=ignore_index,
         return_stats=return_stats,
+        indices_tuple=indices_tuple,
     )
 
 
@@ -112,9 +121,11 @@ class CircleLoss(LabelledLoss):
         similarity: "cosine" or "dot".
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom
@@ -134,12 +145,11 @@ class CircleLoss(LabelledLoss):
         similarity: str = "cosine",
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
         _check_settings(m, gamma)
-        _checks.choice("similarity", similarity, _checks.LOSS_SIMILARITIES)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.label_value("ignore_index", ignore_index)
-        super().__init__(m=m, gamma=gamma, similarity=similarity, reduction=reduction, ignore_index=ignore_index)
+        own = {"m": float(m), "gamma": float(gamma)}
+        super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 
 def _samples(

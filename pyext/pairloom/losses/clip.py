@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
+from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
+from pairloom.losses._distances import compared_rows
 
 
 def _clip_script(
@@ -19,6 +21,7 @@ def _clip_script(
     temperature: Tensor | float = 0.07,
     ids: Tensor | None = None,
     same_id: str = "ignore",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -27,10 +30,12 @@ def _clip_script(
     scale = as_temperature(temperature, image)
     labels: Tensor | None = None
     if ids is not None:
-        labels = ids.to(torch.int64)
+        labels = operator_labels(ids, ignore_index)
+    rows, columns = compared_rows(image, text, similarity, normalize)
+    assert columns is not None
     return torch.ops.pairloom.clip(
-        image, text, scale, labels, weights,
-        similarity, reduction, same_id, ignore_index, gradient_bits(image, text, scale, reduction), False,
+        rows, columns, scale, labels, weights,
+        similarity, reduction, same_id, ignore_index, gradient_bits(rows, columns, scale, reduction), False,
     )[0]  # fmt: skip
 
 
@@ -42,6 +47,7 @@ def clip(
     temperature: Tensor | float = 0.07,
     ids: Tensor | None = None,
     same_id: str = "ignore",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -56,6 +62,7 @@ def clip(
     temperature: Tensor | float = 0.07,
     ids: Tensor | None = None,
     same_id: str = "ignore",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -70,6 +77,7 @@ def clip(
     temperature: Tensor | float = 0.07,
     ids: Tensor | None = None,
     same_id: str = "ignore",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -89,8 +97,12 @@ def clip(
         temperature: number above 0, or float tensor: 0-d, or (N,) with one value for each pair. Gets a gradient.
         ids: (N,) integer or bool, the identity of each pair: captions that several images share, images that several
             captions describe. No two pairs with the same id are negatives of each other.
+            Or (N, L) of 0 and 1, multi-hot: rows that share any label are like rows with one id.
         same_id: "ignore" or "positive", what other columns with the id of the row are.
-        similarity: "cosine" or "dot".
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0), "dot", "euclidean" (s is
+            the negated distance, with gradient 0 between equal rows) or "squared_euclidean" (its square).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none" (one loss for each pair).
         weights: (N,) float, >= 0, one for each pair. Gets a gradient.
         ignore_index: pairs with this id take no part; None switches it off.
@@ -107,10 +119,10 @@ def clip(
 
     One pair, or no negatives left: 0. All pairs ignored, all weights 0, or N = 0: 0. NaN in a row that takes part: NaN.
 
-    Cost: 8 N N D flops with all gradients where no logit is beyond 40 (cosine: temperature at least 0.025), else, and with
-    ``same_id="positive"``, statistics or a temperature for each row, 12 N N D; O(N D) bytes beside the inputs. Second
-    derivatives, `torch.func` transforms and devices without a kernel compute `pairloom.reference.clip` instead, with
-    O(N N) memory.
+    Cost: 8 N N D flops with all gradients where no logit is beyond 40 (cosine: temperature at least 0.025), else, and
+    with ``same_id="positive"``, statistics or a temperature for each row, 12 N N D; O(N D) bytes beside the inputs.
+    Second derivatives, `torch.func` transforms and devices without a kernel compute `pairloom.reference.clip` instead,
+    with O(N N) memory.
 
     Example:
         >>> import torch, pairloom
@@ -119,6 +131,7 @@ def clip(
         >>> f"{pairloom.functional.clip(image, text, temperature=0.5).item():.4f}"
         '0.8074'
     """
+    _checks.loss_settings(similarity, reduction, ignore_index, normalize=normalize, allowed=_checks.SIMILARITIES)
     _checks.embeddings("image", image, text=text)
     if image.shape[0] != text.shape[0]:
         raise ValueError(
@@ -126,15 +139,17 @@ def clip(
         )
     _checks.temperature(temperature, "image", image)
     if ids is not None:
-        _checks.labels("ids", ids, "image", image)
+        _checks.labels("ids", ids, "image", image, multi_hot=True)
+        _checks.multi_hot_entries("ids", ids, ignore_index)
     _checks.choice("same_id", same_id, ("ignore", "positive"))
-    _checks.loss_settings(similarity, reduction, ignore_index)
     _checks.weights(weights, "image", image)
     scale = as_temperature(temperature, image)
+    rows, columns = compared_rows(image, text, similarity, normalize)
+    assert columns is not None
     return pair_loss(
         torch.ops.pairloom.clip, reference.clip,
-        image, text, scale, None if ids is None else ids.to(torch.int64), weights,
-        similarity, reduction, same_id, ignore_index, gradient_bits(image, text, scale, reduction), return_stats,
+        rows, columns, scale, None if ids is None else operator_labels(ids, ignore_index), weights,
+        similarity, reduction, same_id, ignore_index, gradient_bits(rows, columns, scale, reduction), return_stats,
     )  # fmt: skip
 
 
@@ -147,7 +162,8 @@ class CLIPLoss(nn.Module):
         max_scale: the scale 1 / temperature that is used never exceeds this, however ``log_scale`` moves (it gets no
             gradient beyond).
         same_id: "ignore" or "positive", what other columns with the id of the row are.
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: pairs with this id take no part; None switches it off.
 
@@ -173,6 +189,7 @@ class CLIPLoss(nn.Module):
         max_scale: float = 100.0,
         same_id: str = "ignore",
         similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
     ) -> None:
@@ -180,7 +197,7 @@ class CLIPLoss(nn.Module):
         _checks.positive_number("temperature", temperature)
         _checks.positive_number("max_scale", max_scale)
         _checks.choice("same_id", same_id, ("ignore", "positive"))
-        _checks.loss_settings(similarity, reduction, ignore_index)
+        _checks.loss_settings(similarity, reduction, ignore_index, normalize=normalize, allowed=_checks.SIMILARITIES)
         if learn_temperature and 1 / temperature > max_scale:
             raise ValueError(
                 f"temperature is {temperature}, a scale of {1 / temperature:g}; max_scale is {max_scale:g}"
@@ -189,6 +206,7 @@ class CLIPLoss(nn.Module):
         self.max_scale = float(max_scale)
         self.same_id = same_id
         self.similarity = similarity
+        self.normalize = normalize
         self.reduction = reduction
         self.ignore_index = ignore_index
         if learn_temperature:
@@ -205,6 +223,7 @@ class CLIPLoss(nn.Module):
             ids=ids,
             same_id=self.same_id,
             similarity=self.similarity,
+            normalize=self.normalize,
             reduction=self.reduction,
             ignore_index=self.ignore_index,
         )
@@ -218,6 +237,7 @@ class CLIPLoss(nn.Module):
             ids=ids,
             same_id=self.same_id,
             similarity=self.similarity,
+            normalize=self.normalize,
             reduction=self.reduction,
             ignore_index=self.ignore_index,
             return_stats=True,
@@ -235,7 +255,7 @@ class CLIPLoss(nn.Module):
         return (
             f"temperature={self.temperature}, learn_temperature={self.log_scale is not None}, "
             f"max_scale={self.max_scale}, same_id={self.same_id!r}, similarity={self.similarity!r}, "
-            f"reduction={self.reduction!r}, ignore_index={self.ignore_index}"
+            f"normalize={self.normalize}, reduction={self.reduction!r}, ignore_index={self.ignore_index}"
         )
 
 
@@ -250,6 +270,8 @@ def _samples(
     pair, both = {"image": image, "text": text, "temperature": 0.2}, ("image", "text")
     yield Sample("pairs", pair, both)
     yield Sample("dot", {**pair, "similarity": "dot", "temperature": 1.0}, both)
+    yield Sample("euclidean", {**pair, "similarity": "euclidean"}, both)
+    yield Sample("squared_euclidean", {**pair, "similarity": "squared_euclidean", "normalize": False}, both)
     yield Sample("low-temperature", {**pair, "temperature": 0.01}, both, needs_float64=True)
     scalar, per_row = torch.tensor(0.3, dtype=torch.float64), torch.linspace(0.1, 1.0, n, dtype=torch.float64)
     yield Sample("learned-temperature", {**pair, "temperature": scalar}, (*both, "temperature"))

@@ -28,9 +28,11 @@ def dcl(
     *,
     temperature: Tensor | float = 0.1,
     similarity: str = "cosine",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Any:
     r"""Decoupled contrastive loss (DCL): InfoNCE without the positive in the denominator.
@@ -50,12 +52,18 @@ def dcl(
         ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
         ref_labels: (M,) the class of each reference row.
         temperature: number above 0, or float tensor: 0-d, or (N,). Gets a gradient.
-        similarity: "cosine" or "dot".
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0), "dot", "euclidean" (s is
+            the negated distance, with gradient 0 between equal rows) or "squared_euclidean" (its square).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean" and "mean_all" (over all anchors not ignored), "mean_nonzero" (over those with a loss above
             0), "sum", or "none" (one loss for each anchor). With ``weights`` a mean is sum(w L) / sum(w).
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -93,7 +101,10 @@ def dcl(
         weights=weights,
         ignore_index=ignore_index,
         return_stats=return_stats,
+        allowed=_checks.SIMILARITIES,
+        normalize=normalize,
         temperature=temperature,
+        indices_tuple=indices_tuple,
     )
 
 
@@ -102,14 +113,15 @@ class DCLLoss(LabelledLoss):
 
     Args:
         temperature: number above 0, or float tensor: 0-d, or (N,). Gets a gradient.
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
         **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom
@@ -120,25 +132,27 @@ class DCLLoss(LabelledLoss):
     """
 
     function = staticmethod(dcl)
+    similarities = _checks.SIMILARITIES
 
     def __init__(
         self,
         temperature: float = 0.1,
         *,
         similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
         **peer: Unpack[PeerKeywords],
     ) -> None:
         _checks.positive_number("temperature", temperature)
-        own = {"temperature": float(temperature)}
+        own = {"temperature": float(temperature), "normalize": normalize}
         super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 
 def _samples(
     *, dtype: torch.dtype = torch.float32, shape: tuple[int, int, int] = (6, 9, 5), seed: int = 0
 ) -> Iterator[Sample]:
-    for sample in labelled_samples({"temperature": 0.3}, dtype=dtype, shape=shape, seed=seed):
+    for sample in labelled_samples({"temperature": 0.3}, dtype=dtype, shape=shape, seed=seed, distances=True):
         yield sample
         if sample.name in ("one-batch", "references"):
             learned = {**sample.arguments, "temperature": torch.linspace(0.2, 1.0, shape[0], dtype=torch.float64)}

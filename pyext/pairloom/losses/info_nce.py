@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
+from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
+from pairloom.losses._distances import compared_rows
 
 
 def _arguments(
@@ -20,18 +22,26 @@ def _arguments(
     temperature: Tensor | float,
     ids: Tensor | None,
     negative_ids: Tensor | None,
+    similarity: str,
+    normalize: bool,
     reduction: str,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]:
-    """From the public arguments: columns, temperature, row_labels, column_labels, needs_grad of the operator."""
-    columns = key if negatives is None else torch.cat([key, negatives])
+    ignore_index: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, int]:
+    """From the public arguments: rows, columns, temperature, row_labels, column_labels, needs_grad of the operator."""
+    rows, columns = compared_rows(
+        query, key if negatives is None else torch.cat([key, negatives]), similarity, normalize
+    )
+    assert columns is not None
     scale = as_temperature(temperature, query)
     row_labels: Tensor | None = None
     column_labels: Tensor | None = None
     if ids is not None:
-        row_labels = ids.to(torch.int64)
+        row_labels = operator_labels(ids, ignore_index)
         # Negatives without ids stay beyond the end of the labels: negatives of everybody.
-        column_labels = row_labels if negative_ids is None else torch.cat([row_labels, negative_ids.to(torch.int64)])
-    return columns, scale, row_labels, column_labels, gradient_bits(query, columns, scale, reduction)
+        column_labels = row_labels
+        if negative_ids is not None:
+            column_labels = torch.cat([row_labels, operator_labels(negative_ids, ignore_index)])
+    return rows, columns, scale, row_labels, column_labels, gradient_bits(rows, columns, scale, reduction)
 
 
 def _info_nce_script(
@@ -42,16 +52,17 @@ def _info_nce_script(
     ids: Tensor | None = None,
     negative_ids: Tensor | None = None,
     same_id: str = "ignore",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
 ) -> Tensor:
-    columns, scale, row_labels, column_labels, bits = _arguments(
-        query, key, negatives, temperature, ids, negative_ids, reduction
+    rows, columns, scale, row_labels, column_labels, bits = _arguments(
+        query, key, negatives, temperature, ids, negative_ids, similarity, normalize, reduction, ignore_index
     )
     return torch.ops.pairloom.info_nce(
-        query, columns, scale, row_labels, column_labels, weights,
+        rows, columns, scale, row_labels, column_labels, weights,
         similarity, reduction, same_id, ignore_index, bits, False,
     )[0]  # fmt: skip
 
@@ -66,6 +77,7 @@ def info_nce(
     ids: Tensor | None = None,
     negative_ids: Tensor | None = None,
     same_id: str = "ignore",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -82,6 +94,7 @@ def info_nce(
     ids: Tensor | None = None,
     negative_ids: Tensor | None = None,
     same_id: str = "ignore",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -98,6 +111,7 @@ def info_nce(
     ids: Tensor | None = None,
     negative_ids: Tensor | None = None,
     same_id: str = "ignore",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -123,9 +137,13 @@ def info_nce(
         temperature: number above 0, or float tensor: 0-d, or (N,) with one value for each query. Gets a gradient.
         ids: (N,) integer or bool, the identity of each query and its key (exact up to 64 bits). No two queries with the
             same id are negatives of each other.
+            Or (N, L) of 0 and 1, multi-hot: rows that share any label are like rows with one id.
         negative_ids: (M,) the same for ``negatives``; without it they are negatives of every query.
         same_id: "ignore" or "positive", what other columns with the id of the query are.
-        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0) or "dot".
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0), "dot", "euclidean" (s is
+            the negated distance, with gradient 0 between equal rows) or "squared_euclidean" (its square).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean" and "mean_all" (over all queries not ignored), "mean_nonzero" (over those with a loss other
             than 0), "sum", or "none" (one loss for each query; gradients are then made in backward, at twice the
             cost). With ``weights`` a mean is sum(w L) / sum(w), a sum is sum(w L), and "none" is w L.
@@ -168,15 +186,15 @@ def info_nce(
         >>> int(stats.positives), int(stats.negatives)
         (4, 10)
     """
-    _check(query, key, negatives, temperature, ids, negative_ids, same_id)
-    _checks.loss_settings(similarity, reduction, ignore_index)
+    _checks.loss_settings(similarity, reduction, ignore_index, normalize=normalize, allowed=_checks.SIMILARITIES)
+    _check(query, key, negatives, temperature, ids, negative_ids, same_id, ignore_index)
     _checks.weights(weights, "query", query)
-    columns, scale, row_labels, column_labels, bits = _arguments(
-        query, key, negatives, temperature, ids, negative_ids, reduction
+    rows, columns, scale, row_labels, column_labels, bits = _arguments(
+        query, key, negatives, temperature, ids, negative_ids, similarity, normalize, reduction, ignore_index
     )
     return pair_loss(
         torch.ops.pairloom.info_nce, reference.info_nce,
-        query, columns, scale, row_labels, column_labels, weights,
+        rows, columns, scale, row_labels, column_labels, weights,
         similarity, reduction, same_id, ignore_index, bits, return_stats,
     )  # fmt: skip
 
@@ -189,6 +207,7 @@ def _check(
     ids: Tensor | None,
     negative_ids: Tensor | None,
     same_id: str,
+    ignore_index: int | None,
 ) -> None:
     _checks.embeddings("query", query, key=key, negatives=negatives)
     if query.shape[0] != key.shape[0]:
@@ -198,12 +217,14 @@ def _check(
         )
     _checks.temperature(temperature, "query", query)
     if ids is not None:
-        _checks.labels("ids", ids, "query", query)
+        _checks.labels("ids", ids, "query", query, multi_hot=True)
+        _checks.multi_hot_entries("ids", ids, ignore_index)
     if negative_ids is not None:
         _checks.given_together("negative_ids", negative_ids, "ids", ids, "ids are compared with the ids of the queries")
         _checks.given_together("negative_ids", negative_ids, "negatives", negatives, "there is nothing to identify")
         assert negatives is not None
-        _checks.labels("negative_ids", negative_ids, "negatives", negatives)
+        _checks.labels("negative_ids", negative_ids, "negatives", negatives, multi_hot=True)
+        _checks.multi_hot_entries("negative_ids", negative_ids, ignore_index)
         _checks.same_label_kind("ids", ids, "negative_ids", negative_ids)
     _checks.choice("same_id", same_id, ("ignore", "positive"))
 
@@ -216,7 +237,8 @@ class InfoNCELoss(nn.Module):
         learn_temperature: own ``log_scale`` = log(1 / temperature) as a parameter, learned with the encoder. It is not
             bounded: clamp it yourself (CLIP keeps the scale below 100).
         same_id: "ignore" or "positive", what other columns with the id of the query are.
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: queries with this id leave the loss; None switches it off.
 
@@ -242,16 +264,18 @@ class InfoNCELoss(nn.Module):
         learn_temperature: bool = False,
         same_id: str = "ignore",
         similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
     ) -> None:
         super().__init__()
         _checks.positive_number("temperature", temperature)
         _checks.choice("same_id", same_id, ("ignore", "positive"))
-        _checks.loss_settings(similarity, reduction, ignore_index)
+        _checks.loss_settings(similarity, reduction, ignore_index, normalize=normalize, allowed=_checks.SIMILARITIES)
         self.temperature = float(temperature)
         self.same_id = same_id
         self.similarity = similarity
+        self.normalize = normalize
         self.reduction = reduction
         self.ignore_index = ignore_index
         if learn_temperature:
@@ -277,6 +301,7 @@ class InfoNCELoss(nn.Module):
             negative_ids=negative_ids,
             same_id=self.same_id,
             similarity=self.similarity,
+            normalize=self.normalize,
             reduction=self.reduction,
             ignore_index=self.ignore_index,
         )
@@ -299,6 +324,7 @@ class InfoNCELoss(nn.Module):
             negative_ids=negative_ids,
             same_id=self.same_id,
             similarity=self.similarity,
+            normalize=self.normalize,
             reduction=self.reduction,
             ignore_index=self.ignore_index,
             return_stats=True,
@@ -315,8 +341,8 @@ class InfoNCELoss(nn.Module):
         """The settings."""
         return (
             f"temperature={self.temperature}, learn_temperature={self.log_scale is not None}, "
-            f"same_id={self.same_id!r}, similarity={self.similarity!r}, reduction={self.reduction!r}, "
-            f"ignore_index={self.ignore_index}"
+            f"same_id={self.same_id!r}, similarity={self.similarity!r}, normalize={self.normalize}, "
+            f"reduction={self.reduction!r}, ignore_index={self.ignore_index}"
         )
 
 
@@ -338,6 +364,8 @@ def _samples(
     both, all_three = ("query", "key"), ("query", "key", "negatives")
     yield Sample("pairs", pair, both)
     yield Sample("dot", {**pair, "similarity": "dot", "temperature": 1.0}, both)
+    yield Sample("euclidean", {**triple, "similarity": "euclidean"}, all_three)
+    yield Sample("squared_euclidean", {**pair, "similarity": "squared_euclidean", "normalize": False}, both)
     yield Sample("negatives", triple, all_three)
     yield Sample("low-temperature", {**pair, "temperature": 0.01}, both, needs_float64=True)
     scalar, per_row = torch.tensor(0.3, dtype=torch.float64), torch.linspace(0.1, 1.0, n, dtype=torch.float64)

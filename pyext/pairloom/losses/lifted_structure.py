@@ -33,6 +33,7 @@ def lifted_structure(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Any:
     r"""Generalised lifted structure loss: smooth farthest positive against smooth nearest negative of every anchor.
@@ -66,6 +67,9 @@ def lifted_structure(
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -109,6 +113,7 @@ def lifted_structure(
         return_stats=return_stats,
         allowed=DISTANCES,
         normalize=normalize,
+        indices_tuple=indices_tuple,
     )
 
 
@@ -127,7 +132,7 @@ class GeneralizedLiftedStructureLoss(LabelledLoss):
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pairloom import _checks
 from pairloom._labels import operator_labels
-from pairloom.losses._labelled import DISTANCES, LabelledLoss
+from pairloom.losses._distances import compared_rows, is_distance
+from pairloom.losses._labelled import DISTANCES, check_labelled
+from pairloom.losses._mined import NamedPairs
+from pairloom.losses._pair_means import AVERAGES, PairMeanLoss
+from pairloom.losses._translate import PeerKeywords
+from pairloom.losses.lifted_structure import lifted_structure
 from pairloom.reference._rows import Terms, labels_equal, log_sum_exp, pair_masks, reduce_rows
 from pairloom.streaming import RowContext, stream_rows
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def lifted_structure_pairs(
@@ -22,11 +30,15 @@ def lifted_structure_pairs(
     *,
     neg_margin: float = 1.0,
     pos_margin: float = 0.0,
+    average: str = "pairs",
     similarity: str = "euclidean",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
-) -> Tensor:
+    indices_tuple: Any = None,
+    return_stats: bool = False,
+) -> Any:
     r"""Lifted structure loss of positive pairs: each against all negatives of both its ends.
 
     With D = -s a distance and N_i the rows of another class than row i:
@@ -34,9 +46,11 @@ def lifted_structure_pairs(
         J_ij = log( sum_{k in N_i} e^{neg_margin - D_ik} + sum_{l in N_j} e^{neg_margin - D_jl} ) + D_ij - pos_margin
         L    = mean over positive pairs (i, j) of [J_ij]_+^2 / 2
 
-    The form of one anchor alone is `lifted_structure`. With references, j and the negatives of i are references, and
-    the negatives of j are embeddings. Source: Oh Song et al., "Deep Metric Learning via Lifted Structured Feature
-    Embedding", CVPR 2016; names and margins as in pytorch-metric-learning.
+    With "cosine" and "dot" the margins are similarities, as in pytorch-metric-learning: e^{s_ik - neg_margin} and
+    pos_margin - s_ij. The form of one anchor alone is `lifted_structure`. With references, j and the negatives of i are
+    references, and the negatives of j are embeddings. Source: Oh Song et al., "Deep Metric Learning via Lifted
+    Structured Feature Embedding", CVPR 2016; names and margins as in pytorch-metric-learning, which counts negatives of
+    another row as those of j when there are references.
 
     Args:
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors.
@@ -46,15 +60,24 @@ def lifted_structure_pairs(
         ref_labels: (M,) the class of each reference row.
         neg_margin: distance that negatives are to have.
         pos_margin: distance that positives may have.
+        average: "pairs", or "anchors": the loss of an anchor is the mean over its positive pairs, and the reduction is
+            over anchors.
         similarity: "euclidean" (D is the distance), "squared_euclidean" (its square), "cosine" or "dot" (D is the
-            negated similarity). Rows are compared as they are: normalise them before, as pytorch-metric-learning does.
+            negated similarity).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean" and "mean_all" (over all positive pairs), "mean_nonzero" (over those with a loss above 0),
             "sum", or "none" (the sum of its pairs for each anchor).
         weights: (N,) float, >= 0, one for each anchor, weighs its pairs. Gets a gradient.
         ignore_index: rows of this class take no part; None switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once (pytorch-metric-learning counts a pair that is
+            named twice twice), and ``labels`` may be None. Gradients are then made in backward.
+        return_stats: also return `PairStats`, counted in another pass.
 
     Returns:
-        The loss: 0-d, or (N,) for "none"; float64 if an embedding is, else float32.
+        The loss: 0-d, or (N,) for "none"; float64 if an embedding is, else float32. With ``return_stats`` the tuple
+        (loss, `PairStats`).
 
     Raises:
         TypeError: embeddings that are not float, labels that are not integer or bool.
@@ -72,17 +95,40 @@ def lifted_structure_pairs(
         >>> f"{pairloom.functional.lifted_structure_pairs(x, torch.tensor([0, 0, 1, 1])).item():.4f}"
         '2.0998'
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
     _check_settings(neg_margin, pos_margin)
-    _checks.choice("similarity", similarity, DISTANCES)
-    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-    _checks.weights(weights, "embeddings", embeddings)
-    assert labels is not None
-    own = operator_labels(labels, ignore_index)
-    other = own if ref_labels is None else operator_labels(ref_labels, ignore_index)
+    _checks.choice("average", average, AVERAGES)
+    check_labelled(
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        DISTANCES,
+        normalize,
+        indices_tuple,
+    )
+    rows, columns = compared_rows(embeddings, ref_emb, similarity, normalize)
+    if not is_distance(similarity):  # a similarity is a distance with the sign turned, and so is its margin
+        neg_margin, pos_margin = -neg_margin, -pos_margin
+    named = None
+    if indices_tuple is None:
+        assert labels is not None
+        own = operator_labels(labels, ignore_index)
+        other = own if ref_labels is None else operator_labels(ref_labels, ignore_index)
+        keep = ~labels_equal(own, ignore_index, embeddings)
+    else:
+        if columns is not None:
+            raise ValueError("indices_tuple is given with ref_emb; this loss takes index tuples of one batch only")
+        named = NamedPairs(indices_tuple, rows, columns, labels, ref_labels, ignore_index)
+        own, other, keep = named.keep, named.column_keep, named.keep
 
     def pairs(ctx: RowContext) -> tuple[Tensor, Tensor]:
         """Masks of the rows and columns that ``ctx`` has the labels of: same class, another class."""
+        if named is not None:
+            return named.of(ctx)
         own_pair = ctx.self_mask if ref_emb is None else None
         return pair_masks(ctx.row_args[0], ctx.column_args[0], ignore_index, own_pair)
 
@@ -104,23 +150,29 @@ def lifted_structure_pairs(
         )
         return torch.where(far <= 0, 0.0, far * far / 2)  # "not <= 0", so that NaN is kept
 
-    row_near = stream_rows(negatives, embeddings, ref_emb, similarity=similarity, row_args=(own,), column_args=(other,))
+    row_near = stream_rows(negatives, rows, columns, similarity=similarity, row_args=(own,), column_args=(other,))
     column_near = row_near
-    if ref_emb is not None:
+    if columns is not None:
         column_near = stream_rows(
-            negatives, ref_emb, embeddings, similarity=similarity, row_args=(other,), column_args=(own,)
+            negatives, columns, rows, similarity=similarity, row_args=(other,), column_args=(own,)
         )
     given: dict[str, Any] = {"similarity": similarity, "row_args": (own, row_near), "column_args": (other, column_near)}
-    total = stream_rows(lambda s, ctx: terms(s, ctx).sum(1), embeddings, ref_emb, **given)
+    total = stream_rows(lambda s, ctx: terms(s, ctx).sum(1), rows, columns, **given)
     with torch.no_grad():
-        count = stream_rows(lambda s, ctx: pairs(ctx)[0].sum(1).to(s.dtype), embeddings, ref_emb, **given)
+        count = stream_rows(lambda s, ctx: pairs(ctx)[0].sum(1).to(s.dtype), rows, columns, **given)
         active = count
         if reduction == "mean_nonzero":
-            active = stream_rows(
-                lambda s, ctx: (~(terms(s, ctx) <= 0)).sum(1).to(s.dtype), embeddings, ref_emb, **given
-            )
-    keep = ~labels_equal(own, ignore_index, embeddings)
-    return reduce_rows((Terms(total, active, count),), keep, weights, reduction)
+            active = stream_rows(lambda s, ctx: (~(terms(s, ctx) <= 0)).sum(1).to(s.dtype), rows, columns, **given)
+    parts = (Terms(total, active, count),) if average == "pairs" else total / count.clamp(min=1)
+    loss = reduce_rows(parts, keep, weights, reduction)
+    if not return_stats:
+        return loss
+    with torch.no_grad():  # the pairs are those of the other form
+        options: dict[str, Any] = {"similarity": similarity, "normalize": normalize, "ignore_index": ignore_index}
+        options["indices_tuple"] = indices_tuple
+        _, stats = lifted_structure(embeddings, labels, ref_emb, ref_labels, return_stats=True, **options)
+        active_anchors = (keep & (total > 0)).sum().to(torch.float64)
+    return loss, stats._replace(active_anchors=active_anchors)
 
 
 def _check_settings(neg_margin: float, pos_margin: float) -> None:
@@ -128,18 +180,22 @@ def _check_settings(neg_margin: float, pos_margin: float) -> None:
     _checks.finite_number("pos_margin", pos_margin)
 
 
-class LiftedStructureLoss(LabelledLoss):
+class LiftedStructureLoss(PairMeanLoss):
     """Lifted structure loss of pairs as a module; all about it stands at `pairloom.functional.lifted_structure_pairs`.
 
     Args:
         neg_margin: distance that negatives are to have.
         pos_margin: distance that positives may have.
+        average: "pairs" or "anchors", what a mean is over.
         similarity: "euclidean", "squared_euclidean", "cosine" or "dot".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom
@@ -150,24 +206,25 @@ class LiftedStructureLoss(LabelledLoss):
     """
 
     function = staticmethod(lifted_structure_pairs)
+    similarities = DISTANCES
 
     def __init__(
         self,
         neg_margin: float = 1.0,
         pos_margin: float = 0.0,
         *,
+        average: str = "pairs",
         similarity: str = "euclidean",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
         _check_settings(neg_margin, pos_margin)
-        _checks.choice("similarity", similarity, DISTANCES)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.label_value("ignore_index", ignore_index)
-        super().__init__(
-            neg_margin=neg_margin,
-            pos_margin=pos_margin,
-            similarity=similarity,
-            reduction=reduction,
-            ignore_index=ignore_index,
-        )
+        own = {
+            "neg_margin": float(neg_margin),
+            "pos_margin": float(pos_margin),
+            "average": average,
+            "normalize": normalize,
+        }
+        super().__init__(own, similarity, reduction, ignore_index, **peer)

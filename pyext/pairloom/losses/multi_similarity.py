@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._checks import SIMILARITIES
 from pairloom._dispatch import gradient_bits, pair_loss, scripted_as
 from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
-from pairloom.losses._labelled import LabelledLoss
+from pairloom.losses._distances import compared_rows, is_distance
+from pairloom.losses._labelled import LabelledLoss, check_labelled
+from pairloom.losses._mined import NamedPairs, mined_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
+from pairloom.reference.multi_similarity import multi_similarity_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,6 +34,7 @@ def _multi_similarity_script(
     beta: float = 50.0,
     base: float = 0.5,
     epsilon: float | None = None,
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -39,6 +44,9 @@ def _multi_similarity_script(
         raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
     row_labels = operator_labels(labels, ignore_index)
     column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
+    if is_distance(similarity):  # a distance is a similarity with the sign turned, and so is its base
+        base = -base
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     bits = gradient_bits(embeddings, ref_emb, None, reduction)
     return torch.ops.pairloom.multi_similarity(
         embeddings, ref_emb, row_labels, column_labels, weights, alpha, beta, base, epsilon,
@@ -57,10 +65,12 @@ def multi_similarity(
     beta: float = 50.0,
     base: float = 0.5,
     epsilon: float | None = None,
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[False] = False,
 ) -> Tensor: ...
 @overload
@@ -74,10 +84,12 @@ def multi_similarity(
     beta: float = 50.0,
     base: float = 0.5,
     epsilon: float | None = None,
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[True],
 ) -> tuple[Tensor, PairStats]: ...
 @scripted_as(_multi_similarity_script)
@@ -91,10 +103,12 @@ def multi_similarity(
     beta: float = 50.0,
     base: float = 0.5,
     epsilon: float | None = None,
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Tensor | tuple[Tensor, PairStats]:
     r"""Multi-Similarity loss, with its miner inside when ``epsilon`` is given.
@@ -114,20 +128,27 @@ def multi_similarity(
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors. Dtypes of the two may
             differ; half inputs are summed in float32, and each gradient comes back in the dtype of its input.
         labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
+            Or (N, L) of 0 and 1, multi-hot: whoever shares any label with an anchor is its positive.
         ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then, so pass the batch
             again only if an anchor is to be its own positive.
         ref_labels: (M,) the class of each reference row.
         alpha: weight of positives in the exponent, above 0.
         beta: weight of negatives in the exponent, above 0.
-        base: similarity from which pairs begin to count.
+        base: similarity from which pairs begin to count; for the two distances a distance, s + base in the formula.
         epsilon: margin of the miner; None takes all pairs.
-        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0) or "dot".
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0), "dot", "euclidean" (s is
+            the negated distance, with gradient 0 between equal rows) or "squared_euclidean" (its square).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean" and "mean_all" (over all anchors not ignored), "mean_nonzero" (over those with a loss other
             than 0), "sum", or "none" (one loss for each anchor; gradients are then made in backward, at twice the
             cost). With ``weights`` a mean is sum(w L) / sum(w), a sum is sum(w L), and "none" is w L.
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -165,13 +186,40 @@ def multi_similarity(
         >>> f"{loss.item():.4f}, {int(stats.mined_negatives)} of {int(stats.negatives)} negatives"
         '0.2995, 2 of 8 negatives'
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
+    check_labelled(
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        SIMILARITIES,
+        normalize,
+        indices_tuple,
+    )
     _check_settings(alpha, beta, base, epsilon)
-    _checks.loss_settings(similarity, reduction, ignore_index)
-    _checks.weights(weights, "embeddings", embeddings)
+    if indices_tuple is not None:
+        embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        return mined_loss(
+            multi_similarity_rule,
+            {"alpha": alpha, "beta": beta, "base": -base if is_distance(similarity) else base, "epsilon": epsilon},
+            pairs,
+            embeddings,
+            ref_emb,
+            similarity=similarity,
+            reduction=reduction,
+            weights=weights,
+            return_stats=return_stats,
+        )
     assert labels is not None
     row_labels = operator_labels(labels, ignore_index)
     column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
+    if is_distance(similarity):  # a distance is a similarity with the sign turned, and so is its base
+        base = -base
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     bits = gradient_bits(embeddings, ref_emb, None, reduction)
     return pair_loss(
         torch.ops.pairloom.multi_similarity, reference.multi_similarity,
@@ -192,21 +240,22 @@ class MultiSimilarityLoss(LabelledLoss):
     """Multi-Similarity loss as a module; formula, shapes, empty cases and cost: `pairloom.functional.multi_similarity`.
 
     Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
-    Instead of an index tuple from a miner, give ``epsilon``: the pairs are mined inside, in the same pass.
+    It takes the index tuple of a miner; ``epsilon`` instead mines the pairs inside, in the same pass, and is faster.
 
     Args:
         alpha: weight of positives in the exponent, above 0.
         beta: weight of negatives in the exponent, above 0.
-        base: similarity from which pairs begin to count.
+        base: similarity, or distance, from which pairs begin to count.
         epsilon: margin of the miner; None takes all pairs.
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
         **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom
@@ -219,7 +268,7 @@ class MultiSimilarityLoss(LabelledLoss):
     """
 
     function = staticmethod(multi_similarity)
-    instead_of_indices = "it mines inside, pass epsilon=... to the module instead of a miner"
+    similarities = SIMILARITIES
 
     def __init__(
         self,
@@ -229,6 +278,7 @@ class MultiSimilarityLoss(LabelledLoss):
         *,
         epsilon: float | None = None,
         similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
         **peer: Unpack[PeerKeywords],
@@ -239,6 +289,7 @@ class MultiSimilarityLoss(LabelledLoss):
             "beta": float(beta),
             "base": float(base),
             "epsilon": None if epsilon is None else float(epsilon),
+            "normalize": normalize,
         }
         super().__init__(own, similarity, reduction, ignore_index, **peer)
 
@@ -246,7 +297,7 @@ class MultiSimilarityLoss(LabelledLoss):
 def _samples(
     *, dtype: torch.dtype = torch.float32, shape: tuple[int, int, int] = (6, 9, 5), seed: int = 0
 ) -> Iterator[Sample]:
-    for sample in labelled_samples({}, dtype=dtype, shape=shape, seed=seed):
+    for sample in labelled_samples({}, dtype=dtype, shape=shape, seed=seed, distances=True):
         arguments = {**sample.arguments, "beta": 4.0} if sample.name == "dot" else sample.arguments
         yield Sample(sample.name, arguments, sample.differentiable)
         if sample.name in ("one-batch", "references"):

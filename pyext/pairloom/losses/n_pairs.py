@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pairloom import _checks
+from pairloom.losses._labelled import LabelledLoss
+from pairloom.losses._proxies import no_references
+from pairloom.losses._translate import PeerKeywords
 from pairloom.losses.info_nce import info_nce
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def n_pairs(
@@ -14,10 +22,13 @@ def n_pairs(
     labels: Tensor | None = None,
     *,
     similarity: str = "cosine",
+    normalize: bool = True,
     reduction: str = "mean",
+    weights: Tensor | None = None,
     ignore_index: int | None = -100,
     generator: torch.Generator | None = None,
-) -> Tensor:
+    return_stats: bool = False,
+) -> Any:
     r"""N-pairs: one (anchor, positive) of every class; pick the positive of each anchor among those of all classes.
 
     With a_c and p_c two members of class c:
@@ -32,15 +43,19 @@ def n_pairs(
     Args:
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides.
         labels: (N,) integer or bool, the class of each embedding; classes of one member are left out.
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean" (negated).
+        normalize: whether the two distances are those of the rows divided by their length; "cosine" always divides.
         reduction: "mean" and "mean_all" (over the classes), "mean_nonzero", "sum", or "none": (N // 2,), one loss for
             each class in ascending order, and 0 for the rest.
+        weights: (N,) float, >= 0; a class has the weight of its anchor. Gets a gradient.
         ignore_index: embeddings of this class take no part; None switches it off.
         generator: draws the two members of every class at random, on the device of the generator; None takes the first
             two in the batch.
+        return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
-        The loss: 0-d, or (N // 2,) for "none"; float64 if the embeddings are, else float32.
+        The loss: 0-d, or (N // 2,) for "none"; float64 if the embeddings are, else float32. With ``return_stats`` the
+        tuple (loss, `PairStats`).
 
     Raises:
         TypeError: embeddings that are not float, labels that are not integer or bool, a generator that is none.
@@ -57,20 +72,29 @@ def n_pairs(
         '0.5093'
     """
     _checks.labelled_pairs(embeddings, labels, None, None, ignore_index, multi_hot=False)
-    _checks.loss_settings(similarity, reduction, ignore_index)
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator is a {type(generator).__name__}; it must be a torch.Generator, or None")
+    _checks.loss_settings(similarity, reduction, ignore_index, normalize=normalize, allowed=_checks.SIMILARITIES)
+    _checks.weights(weights, "embeddings", embeddings)
+    _check_generator(generator)
     assert labels is not None
     anchors, positives, ids = _one_pair_per_class(labels.to(torch.int64), ignore_index, generator)
-    return info_nce(
+    loss: Any = info_nce  # its overloads want a literal return_stats
+    return loss(
         embeddings[anchors],
         embeddings[positives],
         temperature=1.0,
         ids=ids,
         similarity=similarity,
+        normalize=normalize,
         reduction=reduction,
+        weights=None if weights is None else weights[anchors],
         ignore_index=-1,
+        return_stats=return_stats,
     )
+
+
+def _check_generator(generator: Any) -> None:
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator is a {type(generator).__name__}; it must be a torch.Generator, or None")
 
 
 def _one_pair_per_class(
@@ -95,14 +119,18 @@ def _one_pair_per_class(
     return order[first], order[first + 1], ids
 
 
-class NPairsLoss(nn.Module):
+class NPairsLoss(LabelledLoss):
     """N-pairs as a module; all about it stands at `pairloom.functional.n_pairs`.
 
     Args:
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: embeddings of this class take no part; None switches it off.
         generator: draws the pair of every class; None takes the first two members.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
+            pytorch-metric-learning, see `pairloom.losses.PeerKeywords`. Reducers see one loss for each class, that of
+            its first member.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
@@ -115,33 +143,41 @@ class NPairsLoss(nn.Module):
         (4, 4)
     """
 
+    function = staticmethod(n_pairs)
+    similarities = _checks.SIMILARITIES
+    instead_of_indices = "it takes one pair of every class itself"
+
     def __init__(
         self,
         *,
         similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
         generator: torch.Generator | None = None,
+        **peer: Unpack[PeerKeywords],
     ) -> None:
-        super().__init__()
-        _checks.loss_settings(similarity, reduction, ignore_index)
-        self.similarity = similarity
-        self.reduction = reduction
-        self.ignore_index = ignore_index
-        self.generator = generator
+        _check_generator(generator)
+        own = {"normalize": normalize, "generator": generator}
+        super().__init__(own, similarity, reduction, ignore_index, **peer)
 
-    def forward(self, embeddings: Tensor, labels: Tensor | None = None, indices_tuple: None = None) -> Tensor:
-        """The loss; positions as in pytorch-metric-learning."""
-        _checks.no_indices(indices_tuple)
-        return n_pairs(
-            embeddings,
-            labels,
-            similarity=self.similarity,
-            reduction=self.reduction,
-            ignore_index=self.ignore_index,
-            generator=self.generator,
-        )
+    def call(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        ref_emb: Tensor | None,
+        ref_labels: Tensor | None,
+        **others: Any,
+    ) -> Any:
+        """The function, which has no reference rows."""
+        no_references(ref_emb, ref_labels, "anchors and positives are rows of the batch")
+        return self.function(embeddings, labels, **others)
 
-    def extra_repr(self) -> str:
-        """The settings."""
-        return f"similarity={self.similarity!r}, reduction={self.reduction!r}, ignore_index={self.ignore_index}"
+    def losses_of(self, labels: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """One for each class with two members, that of its first."""
+        anchors, _, ids = _one_pair_per_class(labels.to(torch.int64), self.ignore_index, None)
+        return ids >= 0, anchors
+
+    def terms(self, labels: Tensor, ref_labels: Tensor | None, keep: Tensor) -> Tensor:
+        """How many losses a mean is taken over: classes with two members."""
+        return self.losses_of(labels, keep)[0].sum()

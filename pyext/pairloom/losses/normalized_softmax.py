@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from pairloom import _checks
 from pairloom.losses._proxies import ProxyLoss, classes
+from pairloom.losses._translate import ProxyKeywords
 from pairloom.losses.sup_con import sup_con
+from pairloom.reference.similarity import compute_dtype, unit_rows
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def normalized_softmax(
     embeddings: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     proxies: Tensor,
     *,
     temperature: Tensor | float = 0.05,
+    similarity: str = "cosine",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
@@ -29,15 +36,17 @@ def normalized_softmax(
 
         L_i = log sum_c e^{z_ic} - z_iy
 
-    `proxy_nca` is the same with temperature = 1 / (2 softmax_scale). Source: Zhai, Wu, "Classification is a Strong
-    Baseline for Deep Metric Learning", BMVC 2019. Defaults as in pytorch-metric-learning, whose ``W`` is the transpose
-    of ``proxies``.
+    With another similarity it takes the place of the cosine; proxies have length 1 in all of them. `proxy_nca` is the
+    same with temperature = 1 / (2 softmax_scale). Source: Zhai, Wu, "Classification is a Strong Baseline for Deep
+    Metric Learning", BMVC 2019. Defaults as in pytorch-metric-learning, whose ``W`` is the transpose of ``proxies``.
 
     Args:
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides.
         labels: (N,) integer or bool, the class of each embedding, from 0 to C - 1.
         proxies: (C, D), row c is the proxy of class c. Gets a gradient.
         temperature: number above 0, or float tensor: 0-d, or (N,) with one value for each embedding. Gets a gradient.
+        similarity: "cosine", "dot" (embeddings keep their length), "euclidean" or "squared_euclidean" (negated).
+        normalize: whether embeddings are divided by their length for the two distances, as the proxies are.
         reduction: "mean" and "mean_all" (over all embeddings not ignored), "mean_nonzero", "sum", or "none" (one loss
             for each embedding). With ``weights`` a mean is sum(w L) / sum(w).
         weights: (N,) float, >= 0, one for each embedding. Gets a gradient.
@@ -66,6 +75,8 @@ def normalized_softmax(
         '0.1691'
     """
     row_labels, proxy_labels = classes(embeddings, labels, proxies, ignore_index)
+    if similarity != "cosine":
+        proxies = unit_rows(proxies.to(compute_dtype(embeddings, proxies)))
     loss: Callable[..., Any] = sup_con  # its overloads want a literal return_stats
     return loss(
         embeddings,
@@ -73,6 +84,8 @@ def normalized_softmax(
         proxies,
         proxy_labels,
         temperature=temperature,
+        similarity=similarity,
+        normalize=normalize,
         reduction=reduction,
         weights=weights,
         ignore_index=ignore_index,
@@ -89,8 +102,13 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         num_classes: C; labels lie between 0 and C - 1.
         embedding_size: D.
         temperature: number above 0.
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether embeddings are divided by their length for the two distances.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: embeddings of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats``,
+            ``weight_init_func``, ``weight_regularizer``, ``weight_reg_weight`` as in pytorch-metric-learning, see
+            `pairloom.losses.PeerKeywords` and `pairloom.losses.ProxyKeywords`.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple.
@@ -111,12 +129,16 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         embedding_size: int,
         temperature: float = 0.05,
         *,
+        similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[ProxyKeywords],
     ) -> None:
         _checks.positive_number("temperature", temperature)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.label_value("ignore_index", ignore_index)
-        super().__init__(
-            num_classes, embedding_size, temperature=temperature, reduction=reduction, ignore_index=ignore_index
-        )
+        distance = peer.get("distance")
+        p = getattr(distance, "p", 2)
+        if p != 2:
+            raise ValueError(f"distance is {type(distance).__name__}(p={p}); proxies of length 1 need p=2")
+        own = {"temperature": float(temperature), "normalize": normalize}
+        super().__init__(num_classes, embedding_size, own, similarity, reduction, ignore_index, **peer)

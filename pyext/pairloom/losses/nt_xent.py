@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._checks import SIMILARITIES
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
+from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
-from pairloom.losses._labelled import LabelledLoss
-from pairloom.losses._translate import Called, PeerKeywords, averages_pairs_of_anchors
+from pairloom.losses._distances import compared_rows
+from pairloom.losses._labelled import check_labelled
+from pairloom.losses._mined import NamedPairs, mined_loss
+from pairloom.losses._pair_means import AVERAGES, PairMeanLoss, positives_per_anchor
+from pairloom.losses._translate import PeerKeywords
+from pairloom.reference.info_nce import info_nce_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-AVERAGES = ("pairs", "anchors")
-
-
-def _positives_per_anchor(row_labels: Tensor, column_labels: Tensor | None, ignore_index: int | None) -> Tensor:
-    """float64 (N,): how many columns carry the label of each row, itself not counted. O((N + M) log M) time."""
-    columns = row_labels if column_labels is None else column_labels
-    ordered = torch.sort(columns).values
-    first = torch.searchsorted(ordered, row_labels)
-    count = torch.searchsorted(ordered, row_labels, right=True) - first
-    if column_labels is None:
-        count = count - 1
-    if ignore_index is not None:
-        count = torch.where(row_labels == ignore_index, 0, count)
-    return count.to(torch.float64)
 
 
 def _arguments(
@@ -44,14 +35,14 @@ def _arguments(
     ignore_index: int | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]:
     """Temperature, row_labels, column_labels, weights, needs_grad of the operator."""
-    row_labels = labels.to(torch.int64)
+    row_labels = operator_labels(labels, ignore_index)
     column_labels: Tensor | None = None
     if ref_labels is not None:
-        column_labels = ref_labels.to(torch.int64)
+        column_labels = operator_labels(ref_labels, ignore_index)
     scale = as_temperature(temperature, embeddings)
     if average == "pairs":
         # L_i is a mean over the positives of i: weighted with their number, the pairs count alike.
-        pairs = _positives_per_anchor(row_labels, column_labels, ignore_index)
+        pairs = positives_per_anchor(row_labels, column_labels, ignore_index)
         weights = pairs if weights is None else pairs * weights
     return scale, row_labels, column_labels, weights, gradient_bits(embeddings, ref_emb, scale, reduction)
 
@@ -63,6 +54,7 @@ def _nt_xent_script(
     ref_labels: Tensor | None = None,
     temperature: Tensor | float = 0.07,
     average: str = "pairs",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
@@ -70,6 +62,7 @@ def _nt_xent_script(
 ) -> Tensor:
     if labels is None:
         raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     scale, row_labels, column_labels, weights, bits = _arguments(
         embeddings, labels, ref_emb, ref_labels, temperature, average, reduction, weights, ignore_index
     )
@@ -88,10 +81,12 @@ def nt_xent(
     *,
     temperature: Tensor | float = 0.07,
     average: str = "pairs",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[False] = False,
 ) -> Tensor: ...
 @overload
@@ -103,10 +98,12 @@ def nt_xent(
     *,
     temperature: Tensor | float = 0.07,
     average: str = "pairs",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[True],
 ) -> tuple[Tensor, PairStats]: ...
 @scripted_as(_nt_xent_script)
@@ -118,10 +115,12 @@ def nt_xent(
     *,
     temperature: Tensor | float = 0.07,
     average: str = "pairs",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Tensor | tuple[Tensor, PairStats]:
     r"""NT-Xent: every positive pair against all negatives of its anchor; other positives are in no denominator.
@@ -138,16 +137,23 @@ def nt_xent(
     Args:
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors.
         labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
+            Or (N, L) of 0 and 1, multi-hot: whoever shares any label with an anchor is its positive.
         ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
         ref_labels: (M,) the class of each reference row.
         temperature: number above 0, or float tensor: 0-d, or (N,) with one value for each anchor. Gets a gradient.
         average: what a mean is taken over: "pairs" (all positive pairs alike) or "anchors". With "pairs" L_i has the
             weight |P_i|, in a sum and in "none" too.
-        similarity: "cosine" or "dot".
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0), "dot", "euclidean" (s is
+            the negated distance, with gradient 0 between equal rows) or "squared_euclidean" (its square).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none" (one loss for each anchor).
         weights: (N,) float, >= 0, one for each anchor.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once (pytorch-metric-learning counts a pair that is
+            named twice twice), and ``labels`` may be None. Gradients are then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -159,7 +165,8 @@ def nt_xent(
 
     No positive pair at all: 0 with gradient 0. An anchor without negatives: L_i = 0.
 
-    Cost: that of `pairloom.functional.info_nce`, and a sort of the labels.
+    Cost: that of `pairloom.functional.info_nce`, and a sort of the labels (multi-hot ones: of
+    `pairloom.functional.multi_similarity` on rows of length 1).
 
     Example:
         >>> import torch, pairloom
@@ -169,12 +176,40 @@ def nt_xent(
         >>> f"{pairloom.functional.nt_xent(torch.cat([first, second]), sample, temperature=0.5).item():.4f}"
         '1.2203'
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index, multi_hot=False)
+    check_labelled(
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        SIMILARITIES,
+        normalize,
+        indices_tuple,
+    )
     _checks.temperature(temperature, "embeddings", embeddings)
     _checks.choice("average", average, AVERAGES)
-    _checks.loss_settings(similarity, reduction, ignore_index)
-    _checks.weights(weights, "embeddings", embeddings)
+    if indices_tuple is not None:
+        embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        if average == "pairs":
+            count = pairs.positives()
+            weights = count if weights is None else count * weights
+        return mined_loss(
+            info_nce_rule,
+            {"temperature": temperature},
+            pairs,
+            embeddings,
+            ref_emb,
+            similarity=similarity,
+            reduction=reduction,
+            weights=weights,
+            return_stats=return_stats,
+        )
     assert labels is not None
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     scale, row_labels, column_labels, weights, bits = _arguments(
         embeddings, labels, ref_emb, ref_labels, temperature, average, reduction, weights, ignore_index
     )
@@ -185,7 +220,7 @@ def nt_xent(
     )  # fmt: skip
 
 
-class NTXentLoss(LabelledLoss):
+class NTXentLoss(PairMeanLoss):
     """NT-Xent as a module; formula, shapes, empty cases and cost: `pairloom.functional.nt_xent`.
 
     Called like the loss of pytorch-metric-learning: ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
@@ -193,14 +228,15 @@ class NTXentLoss(LabelledLoss):
     Args:
         temperature: number above 0.
         average: "pairs" or "anchors".
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
         **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom
@@ -211,6 +247,7 @@ class NTXentLoss(LabelledLoss):
     """
 
     function = staticmethod(nt_xent)
+    similarities = SIMILARITIES
 
     def __init__(
         self,
@@ -218,26 +255,11 @@ class NTXentLoss(LabelledLoss):
         *,
         average: str = "pairs",
         similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
         **peer: Unpack[PeerKeywords],
     ) -> None:
         _checks.positive_number("temperature", temperature)
-        _checks.choice("average", average, AVERAGES)
-        if averages_pairs_of_anchors(peer.get("reducer")):
-            average = "anchors"
-        own = {"temperature": float(temperature), "average": average}
+        own = {"temperature": float(temperature), "average": average, "normalize": normalize}
         super().__init__(own, similarity, reduction, ignore_index, **peer)
-        if average == "pairs" and isinstance(self.reducer, Called):
-            kind = type(self.reducer.reducer).__name__
-            raise ValueError(
-                f"reducer is a {kind}, which needs the losses of single pairs; this loss adds them up: "
-                "wrap it in PerAnchorReducer, or pass average='anchors'"
-            )
-
-    def terms(self, labels: Tensor, ref_labels: Tensor | None, keep: Tensor) -> Tensor:
-        """How many losses a mean is taken over: positive pairs, or anchors."""
-        if self.average == "anchors":
-            return super().terms(labels, ref_labels, keep)
-        columns = None if ref_labels is None else ref_labels.to(torch.int64)
-        return _positives_per_anchor(labels.to(torch.int64), columns, self.ignore_index).sum()

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from pairloom import _checks
+from pairloom.losses._labelled import DISTANCES
 from pairloom.losses._proxies import ProxyLoss, classes
+from pairloom.losses._translate import ProxyKeywords
 from pairloom.losses.dcl import dcl
 from pairloom.losses.sup_con import sup_con
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 FORMS = ("softmax", "classic")
 
 
 def proxy_nca(
     embeddings: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     proxies: Tensor,
     *,
     softmax_scale: float = 1.0,
     form: str = "softmax",
+    similarity: str = "squared_euclidean",
+    normalize: bool = True,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
@@ -34,10 +41,11 @@ def proxy_nca(
         softmax   L_i = q_iy + log sum_c e^{-q_ic}               over all proxies, as in ProxyNCA++
         classic   L_i = q_iy + log sum_{c != y} e^{-q_ic}        may be negative
 
-    Because ||N(x) - N(p)||^2 = 2 - 2 cos, this is `sup_con` (classic: `dcl`) on the proxies at temperature
-    1 / (2 softmax_scale). ProxyNCA++ is ``softmax_scale=9``: both vectors three times as long. Source:
-    Movshovitz-Attias et al., "No Fuss Distance Metric Learning using Proxies", ICCV 2017 (classic); Teh, DeVries,
-    Taylor, "ProxyNCA++", ECCV 2020. Names and defaults as in pytorch-metric-learning.
+    Another similarity s takes the place of the negated square, q = -softmax_scale s. Because ||N(x) - N(p)||^2 =
+    2 - 2 cos, this is `sup_con` (classic: `dcl`) on the proxies at temperature 1 / (2 softmax_scale). ProxyNCA++ is
+    ``softmax_scale=9``: both vectors three times as long. Source: Movshovitz-Attias et al., "No Fuss Distance Metric
+    Learning using Proxies", ICCV 2017 (classic); Teh, DeVries, Taylor, "ProxyNCA++", ECCV 2020. Names and defaults as
+    in pytorch-metric-learning.
 
     Args:
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides.
@@ -45,6 +53,9 @@ def proxy_nca(
         proxies: (C, D), row c is the proxy of class c. Gets a gradient.
         softmax_scale: factor of the squared distances, above 0.
         form: "softmax" or "classic".
+        similarity: "squared_euclidean" (negated squares), "euclidean" (negated distances), "cosine" or "dot".
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean" and "mean_all" (over all embeddings not ignored), "mean_nonzero", "sum", or "none" (one loss
             for each embedding). With ``weights`` a mean is sum(w L) / sum(w).
         weights: (N,) float, >= 0, one for each embedding. Gets a gradient.
@@ -73,13 +84,19 @@ def proxy_nca(
     """
     row_labels, proxy_labels = classes(embeddings, labels, proxies, ignore_index)
     _check_settings(softmax_scale, form)
+    _checks.choice("similarity", similarity, DISTANCES)
+    temperature = 1 / softmax_scale
+    if similarity == "squared_euclidean" and normalize:  # 2 - 2 cos: one product instead of a distance
+        similarity, temperature = "cosine", temperature / 2
     loss: Callable[..., Any] = sup_con if form == "softmax" else dcl
     return loss(
         embeddings,
         row_labels,
         proxies,
         proxy_labels,
-        temperature=1 / (2 * softmax_scale),
+        temperature=temperature,
+        similarity=similarity,
+        normalize=normalize,
         reduction=reduction,
         weights=weights,
         ignore_index=ignore_index,
@@ -102,8 +119,13 @@ class ProxyNCALoss(ProxyLoss):
         embedding_size: D.
         softmax_scale: factor of the squared distances, above 0; 9 is ProxyNCA++.
         form: "softmax" or "classic".
+        similarity: "squared_euclidean", "euclidean", "cosine" or "dot".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: embeddings of this class take no part; None switches it off.
+        **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats``,
+            ``weight_init_func``, ``weight_regularizer``, ``weight_reg_weight`` as in pytorch-metric-learning, see
+            `pairloom.losses.PeerKeywords` and `pairloom.losses.ProxyKeywords`.
 
     Raises:
         ValueError, TypeError: a setting that is not allowed; in the call, an index tuple.
@@ -122,20 +144,15 @@ class ProxyNCALoss(ProxyLoss):
         self,
         num_classes: int,
         embedding_size: int,
-        softmax_scale: float = 1.0,
         *,
+        softmax_scale: float = 1.0,
         form: str = "softmax",
+        similarity: str = "squared_euclidean",
+        normalize: bool = True,
         reduction: str = "mean",
         ignore_index: int | None = -100,
+        **peer: Unpack[ProxyKeywords],
     ) -> None:
         _check_settings(softmax_scale, form)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.label_value("ignore_index", ignore_index)
-        super().__init__(
-            num_classes,
-            embedding_size,
-            softmax_scale=softmax_scale,
-            form=form,
-            reduction=reduction,
-            ignore_index=ignore_index,
-        )
+        own = {"softmax_scale": float(softmax_scale), "form": form, "normalize": normalize}
+        super().__init__(num_classes, embedding_size, own, similarity, reduction, ignore_index, **peer)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._checks import SIMILARITIES
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
 from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
-from pairloom.losses._labelled import LabelledLoss
+from pairloom.losses._distances import compared_rows
+from pairloom.losses._labelled import LabelledLoss, check_labelled
+from pairloom.losses._mined import NamedPairs, mined_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
+from pairloom.reference.sup_con import sup_con_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,6 +34,7 @@ def _sup_con_script(
     ref_labels: Tensor | None = None,
     temperature: Tensor | float = 0.1,
     form: str = "out",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean_nonzero",
     weights: Tensor | None = None,
@@ -40,6 +45,7 @@ def _sup_con_script(
     row_labels = operator_labels(labels, ignore_index)
     column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
     scale = as_temperature(temperature, embeddings)
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     bits = gradient_bits(embeddings, ref_emb, scale, reduction)
     return torch.ops.pairloom.sup_con(
         embeddings, ref_emb, scale, row_labels, column_labels, weights,
@@ -56,10 +62,12 @@ def sup_con(
     *,
     temperature: Tensor | float = 0.1,
     form: str = "out",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean_nonzero",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[False] = False,
 ) -> Tensor: ...
 @overload
@@ -71,10 +79,12 @@ def sup_con(
     *,
     temperature: Tensor | float = 0.1,
     form: str = "out",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean_nonzero",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: Literal[True],
 ) -> tuple[Tensor, PairStats]: ...
 @scripted_as(_sup_con_script)
@@ -86,10 +96,12 @@ def sup_con(
     *,
     temperature: Tensor | float = 0.1,
     form: str = "out",
+    normalize: bool = True,
     similarity: str = "cosine",
     reduction: str = "mean_nonzero",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Tensor | tuple[Tensor, PairStats]:
     r"""Supervised contrastive loss (SupCon): every column of the anchor's class is to stand out from all columns.
@@ -109,11 +121,15 @@ def sup_con(
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors. Dtypes of the two may
             differ; half inputs are summed in float32, and each gradient comes back in the dtype of its input.
         labels: (N,) integer or bool, the class of each anchor (exact up to 64 bits).
+            Or (N, L) of 0 and 1, multi-hot: whoever shares any label with an anchor is its positive.
         ref_emb: (M, D) columns to compare with instead of the batch itself; no pair is left out then.
         ref_labels: (M,) the class of each reference row.
         temperature: number above 0, or float tensor: 0-d, or (N,) with one value for each anchor. Gets a gradient.
         form: "out" (mean of logarithms, the better one in the paper) or "in" (logarithm of the mean).
-        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0) or "dot".
+        similarity: "cosine" (rows are normalised; a row shorter than 1e-12 has similarity 0), "dot", "euclidean" (s is
+            the negated distance, with gradient 0 between equal rows) or "squared_euclidean" (its square).
+        normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
+            becomes 0. "cosine" always divides, "dot" never.
         reduction: "mean_nonzero" (over anchors with a loss other than 0: those without a positive do not dilute the
             mean), "mean" and "mean_all" (over all anchors not ignored, as in the authors' code), "sum", or "none" (one
             loss for each anchor; gradients are then made in backward, at twice the cost). With ``weights`` a mean is
@@ -121,6 +137,9 @@ def sup_con(
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors of this class leave the loss and every mean, columns of it are no pair for anybody; None
             switches it off.
+        indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
+            anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
+            then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -157,15 +176,40 @@ def sup_con(
         >>> f"{pairloom.functional.sup_con(views, y, temperature=0.5, form='in').item():.4f}"
         '1.5477'
     """
-    _checks.labelled_pairs(embeddings, labels, ref_emb, ref_labels, ignore_index)
+    check_labelled(
+        embeddings,
+        labels,
+        ref_emb,
+        ref_labels,
+        similarity,
+        reduction,
+        weights,
+        ignore_index,
+        SIMILARITIES,
+        normalize,
+        indices_tuple,
+    )
     _checks.temperature(temperature, "embeddings", embeddings)
     _checks.choice("form", form, FORMS)
-    _checks.loss_settings(similarity, reduction, ignore_index)
-    _checks.weights(weights, "embeddings", embeddings)
+    if indices_tuple is not None:
+        embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        return mined_loss(
+            sup_con_rule,
+            {"temperature": temperature, "form": form},
+            pairs,
+            embeddings,
+            ref_emb,
+            similarity=similarity,
+            reduction=reduction,
+            weights=weights,
+            return_stats=return_stats,
+        )
     assert labels is not None
     row_labels = operator_labels(labels, ignore_index)
     column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
     scale = as_temperature(temperature, embeddings)
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     bits = gradient_bits(embeddings, ref_emb, scale, reduction)
     return pair_loss(
         torch.ops.pairloom.sup_con, reference.sup_con,
@@ -182,14 +226,15 @@ class SupConLoss(LabelledLoss):
     Args:
         temperature: number above 0.
         form: "out" or "in", where the mean over positives stands.
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
+        normalize: whether the two distances are those of the rows divided by their length.
         reduction: "mean_nonzero", "mean", "mean_all", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
         **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
             pytorch-metric-learning, see `pairloom.losses.PeerKeywords`.
 
     Raises:
-        ValueError, TypeError: a setting that is not allowed; in the call, an index tuple or missing labels.
+        ValueError, TypeError: a setting that is not allowed; in the call, what the function refuses.
 
     Example:
         >>> import torch, pairloom
@@ -201,6 +246,7 @@ class SupConLoss(LabelledLoss):
     """
 
     function = staticmethod(sup_con)
+    similarities = SIMILARITIES
 
     def __init__(
         self,
@@ -208,13 +254,14 @@ class SupConLoss(LabelledLoss):
         *,
         form: str = "out",
         similarity: str = "cosine",
+        normalize: bool = True,
         reduction: str = "mean_nonzero",
         ignore_index: int | None = -100,
         **peer: Unpack[PeerKeywords],
     ) -> None:
         _checks.positive_number("temperature", temperature)
         _checks.choice("form", form, FORMS)
-        own = {"temperature": float(temperature), "form": form}
+        own = {"temperature": float(temperature), "form": form, "normalize": normalize}
         super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 
@@ -223,7 +270,7 @@ def _samples(
 ) -> Iterator[Sample]:
     n = shape[0]
     settings = {"temperature": 0.2, "reduction": "mean"}
-    for sample in labelled_samples(settings, dtype=dtype, shape=shape, seed=seed):
+    for sample in labelled_samples(settings, dtype=dtype, shape=shape, seed=seed, distances=True):
         yield sample
         if sample.name not in ("one-batch", "references", "ignored", "mean_nonzero-weights"):
             continue

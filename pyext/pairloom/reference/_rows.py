@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pairloom.reference.similarity import pairwise_similarity
 
-NUM_STATS = 11
+NUM_STATS = 13
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,4 +305,5 @@ def statistics(
         torch.where(negative, similarity, 0.0).sum(dtype=torch.float64),
         (keep & (row_loss > 0)).sum(),
     ]
-    return torch.stack([value.to(torch.float64) for value in values])
+    counted = torch.stack([value.to(torch.float64) for value in values])
+    return torch.cat([counted, counted.new_zeros(NUM_STATS - len(values))])  # tiles are a matter of the kernels

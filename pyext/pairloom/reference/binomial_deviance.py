@@ -39,7 +39,7 @@ def binomial_deviance(
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
+    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (13,) float64."""
 
     def rule(s: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return binomial_deviance_rule(s, positive, negative, alpha, beta, base)

@@ -27,7 +27,7 @@ def clip(
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D), (N, D) -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64 of both ways."""
+    """(N, D), (N, D) -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (13,) float64 of both ways."""
     settings = (temperature, row_labels, row_labels, None, similarity, "none", same_id, ignore_index, want_stats)
     to_columns, stats = info_nce(rows, columns, *settings)
     to_rows, other_stats = info_nce(columns, rows, *settings)

@@ -34,6 +34,15 @@ from pairloom.reference._rows import (
 from pairloom.reference.similarity import pairwise_similarity
 
 
+def info_nce_rule(s: Tensor, positive: Tensor, negative: Tensor, temperature: Tensor | float) -> Tensor:
+    """(R, M) similarities and masks -> (R,) losses."""
+    z = s / by_row(temperature, s)
+    lse, no_negative = log_sum_exp(z, negative)
+    term = positive & ~no_negative.unsqueeze(1)
+    terms = torch.where(term, softplus(torch.where(term, lse.unsqueeze(1) - z, 0.0)), 0.0)
+    return terms.sum(dim=1) / positive.sum(dim=1).clamp(min=1)
+
+
 def info_nce(
     rows: Tensor,
     columns: Tensor | None,
@@ -47,7 +56,7 @@ def info_nce(
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
+    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (13,) float64."""
     if same_id not in ("ignore", "positive", "only"):
         raise ValueError(f"same_id is {same_id!r}; allowed: ignore, positive, only")
     if same_id == "only":
@@ -57,13 +66,7 @@ def info_nce(
         assert columns is not None
         keep, positive, negative = _own_and_labelled(rows, columns, row_labels, column_labels, same_id, ignore_index)
     s = pairwise_similarity(rows, columns, similarity)
-    z = s / by_row(temperature, s)
-
-    lse, no_negative = log_sum_exp(z, negative)
-    term = positive & ~no_negative.unsqueeze(1)
-    terms = torch.where(term, softplus(torch.where(term, lse.unsqueeze(1) - z, 0.0)), 0.0)
-    row_loss = terms.sum(dim=1) / positive.sum(dim=1).clamp(min=1)
-
+    row_loss = info_nce_rule(s, positive, negative, temperature)
     loss = reduce_rows(row_loss, keep, weights, reduction)
     return loss, statistics(s, positive, negative, positive, negative, row_loss, keep, want_stats)
 

@@ -21,6 +21,34 @@ from pairloom.reference._rows import labelled_pairs, log_one_plus_sum_exp, reduc
 from pairloom.reference.similarity import pairwise_similarity
 
 
+def hard_pairs(s: Tensor, positive: Tensor, negative: Tensor, epsilon: float | None) -> tuple[Tensor, Tensor]:
+    """Masks of the pairs that the miner keeps; all of them without ``epsilon``."""
+    if epsilon is None:
+        return positive, negative
+    both = (positive.any(dim=1) & negative.any(dim=1)).unsqueeze(1)
+    hardest_positive = -row_max(-s, positive).unsqueeze(1)
+    hardest_negative = row_max(s, negative).unsqueeze(1)
+    # "not <=" instead of ">": pairs with NaN stay, so that NaN input is never hidden by the miner.
+    mined_negative = negative & both & ~(s.detach() + epsilon <= hardest_positive)
+    mined_positive = positive & both & ~(s.detach() - epsilon >= hardest_negative)
+    return mined_positive, mined_negative
+
+
+def multi_similarity_rule(
+    s: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    alpha: float,
+    beta: float,
+    base: float,
+    epsilon: float | None = None,
+) -> Tensor:
+    """(R, M) similarities and masks -> (R,) losses."""
+    positive, negative = hard_pairs(s, positive, negative, epsilon)
+    positive_term = log_one_plus_sum_exp(-alpha * (s - base), positive) / alpha
+    return positive_term + log_one_plus_sum_exp(beta * (s - base), negative) / beta
+
+
 def multi_similarity(
     rows: Tensor,
     columns: Tensor | None,
@@ -36,22 +64,12 @@ def multi_similarity(
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
+    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (13,) float64."""
     columns, keep, positive, negative = labelled_pairs(rows, columns, row_labels, column_labels, ignore_index)
     s = pairwise_similarity(rows, columns, similarity)
 
-    mined_positive, mined_negative = positive, negative
-    if epsilon is not None:
-        both = (positive.any(dim=1) & negative.any(dim=1)).unsqueeze(1)
-        hardest_positive = -row_max(-s, positive).unsqueeze(1)
-        hardest_negative = row_max(s, negative).unsqueeze(1)
-        # "not <=" instead of ">": pairs with NaN stay, so that NaN input is never hidden by the miner.
-        mined_negative = negative & both & ~(s.detach() + epsilon <= hardest_positive)
-        mined_positive = positive & both & ~(s.detach() - epsilon >= hardest_negative)
-
-    positive_term = log_one_plus_sum_exp(-alpha * (s - base), mined_positive) / alpha
-    negative_term = log_one_plus_sum_exp(beta * (s - base), mined_negative) / beta
-    row_loss = positive_term + negative_term
+    mined_positive, mined_negative = hard_pairs(s, positive, negative, epsilon)
+    row_loss = multi_similarity_rule(s, mined_positive, mined_negative, alpha, beta, base)
 
     loss = reduce_rows(row_loss, keep, weights, reduction)
     return loss, statistics(s, positive, negative, mined_positive, mined_negative, row_loss, keep, want_stats)

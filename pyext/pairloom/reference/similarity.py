@@ -29,8 +29,11 @@ def unit_rows(x: Tensor) -> Tensor:
     return torch.where(zero, 0.0, x * inverse_norm)
 
 
-def inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
-    """1 / ||x|| of each row (..., 1), and where the row is shorter than the floor (the value there is of no use)."""
+def inverse_norms(x: Tensor, floor: float = NORM_FLOOR) -> tuple[Tensor, Tensor]:
+    """1 / ||x|| of each row (..., 1), and where the row is shorter than the floor (the value there is of no use).
+
+    (TorchScript compiles this: it sees default values of arguments, but no global floats.)
+    """
     # Divided by their largest entry, rows of any length have squares that do not overflow. (Entries below 1e-30, whose
     # reciprocal could, belong to zero rows.)
     largest = x.detach().abs().amax(dim=-1, keepdim=True)
@@ -39,7 +42,7 @@ def inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
     squares = (scaled * scaled).sum(dim=-1, keepdim=True)
     # The inner `where` keeps 1/0 out of the graph: masking only its result would leave NaN in the (second) derivative.
     inverse = torch.where(squares == 0, 1.0, squares).rsqrt()
-    return inverse * scale, squares.detach().sqrt() < NORM_FLOOR * scale
+    return inverse * scale, squares.detach().sqrt() < floor * scale
 
 
 def pairwise_similarity(a: Tensor, b: Tensor, similarity: str = "cosine") -> Tensor:

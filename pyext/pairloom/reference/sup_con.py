@@ -19,6 +19,23 @@ from pairloom.reference._rows import by_row, labelled_pairs, log_sum_exp, reduce
 from pairloom.reference.similarity import pairwise_similarity
 
 
+def sup_con_rule(s: Tensor, positive: Tensor, negative: Tensor, temperature: Tensor | float, form: str) -> Tensor:
+    """(R, M) similarities and masks -> (R,) losses."""
+    z = s / by_row(temperature, s)
+    log_positives, no_positive = log_sum_exp(z, positive)
+    log_negatives, no_negative = log_sum_exp(z, negative)
+    count = positive.sum(dim=1).clamp(min=1)
+    # log |P| + softplus(lse_N - lse_P) instead of a difference of large numbers: exact when the loss is near 0.
+    some = ~no_positive & ~no_negative
+    ratio = torch.where(some, log_negatives - log_positives, 0.0)
+    inside = count.to(z.dtype).log() + torch.where(some, softplus(ratio), 0.0)
+    if form == "in":
+        return torch.where(no_positive, 0.0, inside)
+    # Mean of lse_A - z_p = (lse_A - lse_P) + mean of (lse_P - z_p); the second is 0 for one positive.
+    spread = torch.where(positive & (count > 1).unsqueeze(1), log_positives.unsqueeze(1) - z, 0.0).sum(dim=1) / count
+    return torch.where(no_positive, 0.0, torch.where(some, softplus(ratio), 0.0) + spread)
+
+
 def sup_con(
     rows: Tensor,
     columns: Tensor | None,
@@ -32,27 +49,11 @@ def sup_con(
     ignore_index: int | None = -100,
     want_stats: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (11,) float64."""
+    """(N, D), (M, D) or None -> loss (0-d, or (N,) for "none") in the compute dtype, statistics (13,) float64."""
     if form not in ("out", "in"):
         raise ValueError(f"form is {form!r}; allowed: out, in")
     columns, keep, positive, negative = labelled_pairs(rows, columns, row_labels, column_labels, ignore_index)
     s = pairwise_similarity(rows, columns, similarity)
-    z = s / by_row(temperature, s)
-
-    log_positives, no_positive = log_sum_exp(z, positive)
-    log_negatives, no_negative = log_sum_exp(z, negative)
-    count = positive.sum(dim=1).clamp(min=1)
-    # log |P| + softplus(lse_N - lse_P) instead of a difference of large numbers: exact when the loss is near 0.
-    some = ~no_positive & ~no_negative
-    ratio = torch.where(some, log_negatives - log_positives, 0.0)
-    inside = count.to(z.dtype).log() + torch.where(some, softplus(ratio), 0.0)
-    if form == "in":
-        row_loss = torch.where(no_positive, 0.0, inside)
-    else:  # mean of lse_A - z_p = (lse_A - lse_P) + mean of (lse_P - z_p); the second is 0 for one positive
-        spread = (
-            torch.where(positive & (count > 1).unsqueeze(1), log_positives.unsqueeze(1) - z, 0.0).sum(dim=1) / count
-        )
-        row_loss = torch.where(no_positive, 0.0, torch.where(some, softplus(ratio), 0.0) + spread)
-
+    row_loss = sup_con_rule(s, positive, negative, temperature, form)
     loss = reduce_rows(row_loss, keep, weights, reduction)
     return loss, statistics(s, positive, negative, positive, negative, row_loss, keep, want_stats)

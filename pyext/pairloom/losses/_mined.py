@@ -1,0 +1,159 @@
+"""Losses over the pairs of an index tuple: the same rules, with the pairs that a miner named instead of all.
+
+They run through `pairloom.stream_rows`: O((N + M) D) memory and that of the tuple; gradients are made in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pairloom._dispatch import in_transform
+from pairloom._index_tuples import PairMasks, checked_pairs
+from pairloom._labels import operator_labels
+from pairloom._stats import pair_stats
+from pairloom._stream import ChunkedSimilarity, chunks
+from pairloom.reference._rows import (
+    NUM_STATS,
+    RowLosses,
+    Terms,
+    as_terms,
+    labels_equal,
+    reduce_rows,
+    row_totals,
+    statistics,
+)
+from pairloom.streaming import RowContext, stream_rows
+
+
+class NamedPairs:
+    """Which pairs an index tuple names, without those of ignored rows; a pair that is named twice is one pair."""
+
+    def __init__(
+        self,
+        indices_tuple: Any,
+        rows: Tensor,
+        columns: Tensor | None,
+        labels: Tensor | None,
+        ref_labels: Tensor | None,
+        ignore_index: int | None,
+    ) -> None:
+        self.pairs = checked_pairs(indices_tuple, rows, columns)
+        other = rows if columns is None else columns
+        column_labels = labels if columns is None else ref_labels
+        self.keep = ~_ignored(labels, ignore_index, rows)
+        self.column_keep = ~_ignored(column_labels, ignore_index, other)
+        self.rows, self.columns = rows.shape[0], other.shape[0]
+        # A graph must not depend on how many pairs there are for one row: it gets the whole masks.
+        self.whole = torch.compiler.is_compiling() or in_transform()
+        self.masks = None if self.whole else PairMasks(self.pairs, self.rows)
+
+    def chunk(self, chunk: slice) -> tuple[Tensor, Tensor]:
+        """Bool (R, M) each: positive and negative pairs of some rows."""
+        if self.masks is not None:
+            positive, negative = self.masks.chunk(chunk, self.columns)
+        else:
+            nothing = torch.zeros(self.rows, self.columns, dtype=torch.bool, device=self.keep.device)
+            yes = torch.ones((), dtype=torch.bool, device=self.keep.device)
+            anchors, positives, negative_anchors, negatives = self.pairs
+            positive = nothing.index_put((anchors, positives), yes)[chunk]
+            negative = nothing.index_put((negative_anchors, negatives), yes)[chunk]
+        return positive & self.column_keep, negative & self.column_keep
+
+    def of(self, ctx: RowContext) -> tuple[Tensor, Tensor]:
+        """Those of the rows that a rule of `stream_rows` is given."""
+        if self.whole:
+            return self.chunk(slice(None))
+        first = int(ctx.rows[0]) if ctx.rows.shape[0] else 0
+        return self.chunk(slice(first, first + ctx.rows.shape[0]))
+
+    def positives(self) -> Tensor:
+        """float64 (N,): how many positive pairs each anchor has."""
+        if self.whole:
+            return self.chunk(slice(None))[0].sum(1).to(torch.float64)
+        anchors, others = torch.unique(torch.stack(self.pairs[:2]), dim=1)
+        taken = (self.keep[anchors] & self.column_keep[others]).to(torch.float64)
+        return torch.zeros(self.rows, dtype=torch.float64, device=taken.device).index_add(0, anchors, taken)
+
+
+def mined_loss(
+    rule: Callable[..., RowLosses],
+    settings: Mapping[str, Any],
+    pairs: NamedPairs,
+    rows: Tensor,
+    columns: Tensor | None,
+    *,
+    similarity: str,
+    reduction: str,
+    weights: Tensor | None,
+    return_stats: bool,
+    mean: str = "all",
+) -> Any:
+    """Loss, or (loss, `PairStats`), of a rule about rows and of the pairs that were named.
+
+    Settings that are tensors (N,) are handed to the rule by rows.
+    """
+    by_row = [name for name, value in settings.items() if isinstance(value, Tensor) and value.dim() == 1]
+    fixed = {name: value for name, value in settings.items() if name not in by_row}
+
+    def apply(s: Tensor, ctx: RowContext) -> RowLosses:
+        given = {**fixed, **dict(zip(by_row, ctx.row_args, strict=True))}
+        cast = {name: value.to(s.dtype) if isinstance(value, Tensor) else value for name, value in given.items()}
+        return rule(s, *pairs.of(ctx), **cast)
+
+    def streamed(rule_of_rows: Callable[[Tensor, RowContext], Tensor]) -> Tensor:
+        return stream_rows(
+            rule_of_rows, rows, columns, similarity=similarity, row_args=[settings[name] for name in by_row]
+        )
+
+    losses: RowLosses = streamed(lambda s, ctx: row_totals(as_terms(apply(s, ctx))))
+    assert isinstance(losses, Tensor)
+    totals = losses
+    number = _number_of_parts(rule, fixed, by_row, losses)
+    if number > 0:
+        losses = [_part(streamed, apply, i) for i in range(number)]
+    loss = reduce_rows(losses, pairs.keep, weights, reduction, mean)
+    if not return_stats:
+        return loss
+    return loss, pair_stats(_statistics(pairs, rows, columns, similarity, totals.detach()))
+
+
+def _number_of_parts(rule: Callable[..., RowLosses], fixed: Mapping[str, Any], by_row: list[str], like: Tensor) -> int:
+    """How many parts (`Terms`) the rule has; 0 for one loss for each row. Tried out on no rows."""
+    nothing = like.new_zeros(0, 1)
+    mask = torch.zeros(0, 1, dtype=torch.bool, device=like.device)
+    found = rule(nothing, mask, mask, **fixed, **dict.fromkeys(by_row, like.new_zeros(0)))
+    return 0 if isinstance(found, Tensor) else len(found)
+
+
+def _part(
+    streamed: Callable[[Callable[[Tensor, RowContext], Tensor]], Tensor],
+    apply: Callable[[Tensor, RowContext], RowLosses],
+    number: int,
+) -> Terms:
+    def part(s: Tensor, ctx: RowContext) -> Terms:
+        return as_terms(apply(s, ctx))[number]
+
+    total = streamed(lambda s, ctx: part(s, ctx).total)
+    with torch.no_grad():
+        active = streamed(lambda s, ctx: part(s, ctx).active.to(s.dtype))
+        count = streamed(lambda s, ctx: part(s, ctx).count.to(s.dtype))
+    return Terms(total, active, count)
+
+
+def _statistics(pairs: NamedPairs, rows: Tensor, columns: Tensor | None, similarity: str, losses: Tensor) -> Tensor:
+    """The vector that `PairStats` names, in a pass of its own."""
+    matrix = ChunkedSimilarity(rows, columns, similarity, needs_grad=0)
+    stats = torch.zeros(NUM_STATS, dtype=torch.float64, device=rows.device)
+    for chunk in [slice(0, pairs.rows)] if pairs.whole else chunks(pairs.rows, pairs.columns):
+        named = pairs.chunk(chunk)
+        stats = stats + statistics(matrix.block(chunk), *named, *named, losses[chunk], pairs.keep[chunk], True)
+    return stats
+
+
+def _ignored(labels: Tensor | None, ignore_index: int | None, rows: Tensor) -> Tensor:
+    known = None if labels is None else operator_labels(labels, ignore_index)
+    return labels_equal(known, ignore_index, rows)
