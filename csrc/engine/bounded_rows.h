@@ -74,7 +74,7 @@ class BoundedRows : PairRun<T, Products> {
     for (int64_t j = 0; j < m_; j += Products::kWeightBlock) {
       const int64_t end = std::min(j + Products::kWeightBlock, m_);
       for (int64_t r = 0; r < count; ++r) weigh(first + r, r0 + r, row[r], j, end, s + r * s_stride_);
-      if (wants_rows_) products_.d_rows(session, count, s + j, j, end, d, j > 0);
+      if (wants_rows_) products_.d_rows(session, count, s + j, rows, j, end, d, j > 0);
     }
     for (int64_t r = 0; r < count && wants_rows_; ++r) {
       finish_row(first + r, rows + r * stride_, row_factor_[r0 + r], d + r * stride_);
@@ -82,7 +82,7 @@ class BoundedRows : PairRun<T, Products> {
   }
 
   // Sums of z e^z, for the gradient of the temperature.
-  enum { kPositiveSlope = kTotals, kNegativeSlope, kSlopes = 2 };
+  static constexpr int kPositiveSlope = kTotals, kNegativeSlope = kTotals + 1, kSlopes = 2;
 
   // The sum of dL/dz z over a row.
   static double slope(const typename Rule::Row& row, const double* totals) {

@@ -45,7 +45,7 @@ class FmaProducts {
         width_(vector_width<T>(sizes.dim)),
         stride_(padded_stride<T>(sizes.dim)),
         panels_(panel_count<T>(sizes.columns) * kPanel<T> * sizes.dim),
-        columns_(sizes.wants_rows ? sizes.columns * panel_width<T>(sizes.dim) : 0),
+        columns_(needs_columns() ? sizes.columns * panel_width<T>(sizes.dim) : 0),
         d_columns_(sizes.wants_columns ? sizes.columns * panel_width<T>(sizes.dim) : 0) {}
 
   // What a thread makes before it works on products.
@@ -57,7 +57,7 @@ class FmaProducts {
   // `count` columns from `first` on (a multiple of kColumnPack), as rows of `stride_` padded with zeros.
   void pack_columns(int64_t first, int64_t count, const T* rows) {
     pack_panel(rows, stride_, count, sizes_.dim, panels_.get() + first * sizes_.dim);
-    if (!sizes_.wants_rows) return;
+    if (!needs_columns()) return;
     for (int64_t j = 0; j < count; ++j) {
       for (int64_t k = 0; k < width_; k += kPanel<T>) {
         const T* components = rows + j * stride_ + k;
@@ -79,14 +79,18 @@ class FmaProducts {
     }
   }
 
-  // d (+)= W columns of `count` rows, over columns [j, end).
-  void d_rows(Session&, int64_t count, const T* w, int64_t j, int64_t end, T* d, bool accumulate) const {
+  // d (+)= W columns of `count` rows, over columns [j, end). Distances pull: sums of w (column - row).
+  void d_rows(Session&, int64_t count, const T* w, const T* rows, int64_t j, int64_t end, T* d, bool accumulate) const {
     const Slices<T> slices{columns_.get() + j * kPanel<T>, sizes_.columns * kPanel<T>, kPanel<T>};
-    gemm_sliced<Order::rows>(w, sizes_.s_stride, slices, d, stride_, count, end - j, width_, accumulate);
+    if (sizes_.distances) {
+      gemm_sliced<Pull, Order::rows>(w, sizes_.s_stride, slices, d, stride_, count, end - j, width_, accumulate, rows);
+    } else {
+      gemm_sliced<Dot, Order::rows>(w, sizes_.s_stride, slices, d, stride_, count, end - j, width_, accumulate);
+    }
   }
 
-  // d_columns of [begin, end) (+)= W^T rows, over rows [from, to) of the chunk. W is copied first, a few columns of all rows at a time: its
-  // rows are far apart, and the tiles would wait for memory at each depth step.
+  // d_columns of [begin, end) (+)= W^T rows (pulls: sums of w (row - column)), over rows [from, to) of the chunk. W is copied first, a few
+  // columns of all rows at a time: its rows are far apart, and the tiles would wait for memory at each depth step.
   void d_columns(Session& session, int64_t begin, int64_t end, int64_t from, int64_t to, const T* rows, const T* s, bool accumulate) {
     T* w = session.w.get();
     for (int64_t j = begin; j < end; j += kColumnsTogether) {
@@ -95,8 +99,15 @@ class FmaProducts {
         const int64_t depth = std::min(kChunkRows, to - r);
         copy_block(s + r * sizes_.s_stride + j, depth, vector_width<T>(columns), w);
         for (int64_t k = 0; k < width_; k += kPanel<T>) {
-          gemm_sliced<Order::transposed>(w, kColumnsTogether, Slices<T>{rows + r * stride_ + k, kPanel<T>, stride_}, d_slice(j, k),
-                                         kPanel<T>, columns, depth, std::min(kPanel<T>, width_ - k), accumulate || r > from);
+          const Slices<T> slice{rows + r * stride_ + k, kPanel<T>, stride_};
+          const int64_t width = std::min(kPanel<T>, width_ - k);
+          if (sizes_.distances) {
+            gemm_sliced<Pull, Order::transposed>(w, kColumnsTogether, slice, d_slice(j, k), kPanel<T>, columns, depth, width,
+                                                 accumulate || r > from, columns_.get() + slice_offset(j, k));
+          } else {
+            gemm_sliced<Dot, Order::transposed>(w, kColumnsTogether, slice, d_slice(j, k), kPanel<T>, columns, depth, width,
+                                                accumulate || r > from);
+          }
         }
       }
     }
@@ -119,8 +130,12 @@ class FmaProducts {
   // Columns whose W is copied together: whole tiles, and whole vectors of W.
   static constexpr int64_t kColumnsTogether = 4 * kColumnUnit;
 
-  // Components [k, k + kPanel) of the gradient of column j.
-  T* d_slice(int64_t j, int64_t k) const { return d_columns_.get() + k * sizes_.columns + j * kPanel<T>; }
+  // Of columns, as rows of their own.
+  bool needs_columns() const { return sizes_.wants_rows || (sizes_.distances && sizes_.wants_columns); }
+
+  // Components [k, k + kPanel) of column j, and of its gradient.
+  int64_t slice_offset(int64_t j, int64_t k) const { return k * sizes_.columns + j * kPanel<T>; }
+  T* d_slice(int64_t j, int64_t k) const { return d_columns_.get() + slice_offset(j, k); }
 
   void copy_block(const T* s, int64_t rows, int64_t width, T* out) const {
     constexpr int64_t kAhead = 8;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "core/simd.h"
@@ -42,6 +43,15 @@ struct SquaredDifference {
   }
 };
 
+// A pull of the row of C towards that of B: its place, `origin`, is subtracted before anything is added up, because the sum of W times B
+// minus the sum of W times the place would cancel for rows that are close to each other and heavy.
+struct Pull {
+  template <class V, class T>
+  static PAIRLOOM_INLINE void add(V& c, T a, V b, V origin) {
+    c += a * (b - origin);
+  }
+};
+
 // How the A operand is stored: element (m, k) at a[m * stride + k] or at a[k * stride + m].
 enum class Order { rows, transposed };
 
@@ -55,6 +65,7 @@ struct GemmOperands {
   int64_t c_stride;
   int64_t depth;
   bool accumulate;
+  const T* origin = nullptr;  // stored like C; of Pull
 };
 
 // f(0), ..., f(n - 1) with constants for arguments: what is indexed by them stays in registers, which a loop does not promise.
@@ -86,7 +97,13 @@ void tile(const GemmOperands<T>& operands) {
     unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { bv[v] = load(b + v * kLanes<T>); });
     unroll<kRows>([&](auto m) PAIRLOOM_LAMBDA_INLINE {
       const vec<T> am = splat(order == Order::rows ? a[m * g.a_stride] : a[m]);
-      unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { Combine::add(acc[m][v], am, bv[v]); });
+      unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE {
+        if constexpr (std::is_same_v<Combine, Pull>) {
+          Pull::add(acc[m][v], am, bv[v], load(g.origin + m * g.c_stride + v * kLanes<T>));
+        } else {
+          Combine::add(acc[m][v], am, bv[v]);
+        }
+      });
     });
     a += order == Order::rows ? 1 : g.a_stride;
     b += g.b_stride;
@@ -106,6 +123,7 @@ void strip(GemmOperands<T> g, int64_t rows) {
   const auto step = [&](int64_t n) {
     g.a += order == Order::rows ? n * g.a_stride : n;
     g.c += n * g.c_stride;
+    if constexpr (std::is_same_v<Combine, Pull>) g.origin += n * g.c_stride;
     rows -= n;
   };
   for (; rows >= kTileRows; step(kTileRows)) tile<Combine, order, kTileRows, kVectors>(g);
@@ -139,21 +157,22 @@ struct Slices {
 };
 
 // C (rows x width) (+)= A times B. `width` is a whole number of vectors, to which B and C are padded. `rows` should be few enough
-// for their A to stay in the second-level cache while the slices of B pass by.
-template <Order order, class T>
+// for their A to stay in the second-level cache while the slices of B pass by. `origin` is that of Pull.
+template <class Combine, Order order, class T>
 void gemm_sliced(const T* a, int64_t a_stride, Slices<T> b, T* c, int64_t c_stride, int64_t rows, int64_t depth, int64_t width,
-                 bool accumulate) {
+                 bool accumulate, const T* origin = nullptr) {
   for (int64_t j = 0; j < width;) {
     const T* slice = b.data + j / kPanel<T> * b.slice + j % kPanel<T>;
-    const GemmOperands<T> g{a, a_stride, slice, b.stride, c + j, c_stride, depth, accumulate};
+    GemmOperands<T> g{a, a_stride, slice, b.stride, c + j, c_stride, depth, accumulate};
+    if constexpr (std::is_same_v<Combine, Pull>) g.origin = origin + j;
     const int64_t left = (width - j) / kLanes<T>;
     const int vectors = left >= kTileVectors ? kTileVectors : left >= 2 ? 2 : 1;
     if (vectors == kTileVectors) {
-      strip<Dot, order, kTileVectors>(g, rows);
+      strip<Combine, order, kTileVectors>(g, rows);
     } else if (vectors == 2) {
-      strip<Dot, order, 2>(g, rows);
+      strip<Combine, order, 2>(g, rows);
     } else {
-      strip<Dot, order, 1>(g, rows);
+      strip<Combine, order, 1>(g, rows);
     }
     j += vectors * kLanes<T>;
   }

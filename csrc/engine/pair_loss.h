@@ -20,10 +20,9 @@ template <class T, class Rule, class Products>
 class PairLoss : PairRun<T, Products> {
   using Run = PairRun<T, Products>;
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
-      Run::wants_columns_, Run::distances_, Run::column_pull_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_,
-      Run::temperature_slope_, Run::pairs_, Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs,
-      Run::pack_columns, Run::weight, Run::scale, Run::load_rows, Run::to_logits, Run::to_weights, Run::subtract_pulled, Run::finish_row,
-      Run::finish_columns, Run::begin_reduction, Run::end_reduction;
+      Run::wants_columns_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
+      Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale,
+      Run::load_rows, Run::to_logits, Run::to_weights, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
@@ -54,7 +53,6 @@ class PairLoss : PairRun<T, Products> {
           typename Products::Session session;
           const int64_t last = std::min(end * kUnit, m_);
           add_columns(session, begin * kUnit, last, count, first > 0);
-          if (distances_) sum_pulls(begin * kUnit, last, count, first > 0);
         });
       }
     }
@@ -99,20 +97,20 @@ class PairLoss : PairRun<T, Products> {
     for (int64_t r = 0; r < count; ++r) {
       // z = s / t, so dL/dt = sum of dL/dz * -z / t.
       if (call_.d_temperature != nullptr) temperature_slope_[first + r] = -slope[r] * static_cast<double>(scale(first + r));
-      if (wants_rows_ && distances_) subtract_pulled(s + r * s_stride_, m_, rows + r * stride_, d + r * stride_);
       if (wants_rows_) finish_row(first + r, rows + r * stride_, row_factor_[r0 + r], d + r * stride_);
     }
   }
 
   // d (+)= W columns of `count` rows from row r0 of the chunk on, over columns [j, end).
   void add_rows(typename Products::Session& session, int64_t r0, int64_t count, const T* s, int64_t j, int64_t end, T* d) {
-    if (!live_) return products_.d_rows(session, count, s + j, j, end, d, j > 0);
+    const T* rows = rows_.get() + r0 * stride_;
+    if (!live_) return products_.d_rows(session, count, s + j, rows, j, end, d, j > 0);
     if (j == 0) std::fill(d, d + count * stride_, T{0});
     for (int64_t column = j; column < end; column += kLiveColumns) {
       const int64_t last = std::min(column + kLiveColumns, end);
       live_->row_runs(r0, r0 + count, column, last, [&](int64_t from, int64_t to) {
         const int64_t r = from - r0;
-        products_.d_rows(session, to - from, s + r * s_stride_ + column, column, last, d + r * stride_, true);
+        products_.d_rows(session, to - from, s + r * s_stride_ + column, rows + r * stride_, column, last, d + r * stride_, true);
       });
     }
   }
@@ -253,14 +251,6 @@ class PairLoss : PairRun<T, Products> {
     if (call_.stats == nullptr || !live_) return;
     call_.stats[kTiles] += static_cast<double>(live_->tiles(count));
     call_.stats[kLiveTiles] += static_cast<double>(live_->live(count));
-  }
-
-  // Into column_pull_ of [begin, end) the sums over the rows of the chunk.
-  void sum_pulls(int64_t begin, int64_t end, int64_t count, bool accumulate) {
-    if (!accumulate) std::fill(column_pull_.get() + begin, column_pull_.get() + end, 0.0);
-    for (int64_t r = 0; r < count; ++r) {
-      for (int64_t j = begin; j < end; ++j) column_pull_[j] += static_cast<double>(s_[r * s_stride_ + j]);
-    }
   }
 
   const Rule rule_;

@@ -65,7 +65,6 @@ class PairRun {
         rows_(chunk_rows_ * stride_),
         row_factor_(chunk_rows_),
         s_(in_units(chunk_rows_) * s_stride_),
-        column_pull_(distances_ && wants_columns_ ? m_ : 0),
         d_chunk_(wants_rows_ ? in_units(chunk_rows_) * stride_ : 0),
         row_class_(n_),
         column_class_(call.row_labels != nullptr ? vector_width<T>(m_) : 0),
@@ -209,10 +208,6 @@ class PairRun {
             std::fill(out, out + dim_, T{0});
             continue;
           }
-          if (distances_ && first + j >= untouched_columns_) {
-            copy_row(column_matrix(), first + j, y.get());
-            for (int64_t k = 0; k < dim_; ++k) g[k] -= static_cast<T>(column_pull_[first + j]) * y[k];
-          }
           if (call_.self) {
             for (int64_t k = 0; k < dim_; ++k) g[k] += out[k];
           }
@@ -246,13 +241,6 @@ class PairRun {
     const T inverse_temperature = scale(i);
     if (call_.similarity == Similarity::squared_euclidean) return w * (T{2} * inverse_temperature);
     return z == T{0} ? vec<T>{} : -w * (inverse_temperature * inverse_temperature) / z;  // z = -|x - y| / temperature
-  }
-
-  // d += sum of W (y - x) - sum of W y, for a row of W.
-  void subtract_pulled(const T* w, int64_t count, const T* x, T* d) const {
-    double total = 0;
-    for (int64_t j = 0; j < count; ++j) total += static_cast<double>(w[j]);
-    for (int64_t k = 0; k < dim_; ++k) d[k] -= static_cast<T>(total) * x[k];
   }
 
   // The gradient of the temperature: a sum over rows, or one for each.
@@ -300,12 +288,11 @@ class PairRun {
   const int64_t chunk_rows_;
   const bool wants_rows_, wants_columns_;
   Products products_;
-  Buffer<T> column_factor_;     // 1 / norm
-  Buffer<T> rows_;              // rows of the chunk, divided by the temperature
-  Buffer<T> row_factor_;        // 1 / norm
-  Buffer<T> s_;                 // S of the chunk, then W
-  Buffer<double> column_pull_;  // sums of pulls
-  Buffer<T> d_chunk_;           // d_rows of the chunk
+  Buffer<T> column_factor_;  // 1 / norm
+  Buffer<T> rows_;           // rows of the chunk, divided by the temperature
+  Buffer<T> row_factor_;     // 1 / norm
+  Buffer<T> s_;              // S of the chunk, then W
+  Buffer<T> d_chunk_;        // d_rows of the chunk
   Buffer<int32_t> row_class_;
   Buffer<lane_int<T>> column_class_;
   Buffer<lane_int<T>> row_words_;

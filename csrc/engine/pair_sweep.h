@@ -210,7 +210,7 @@ class PairSweep : PairRun<T, Products> {
       for (int64_t j = j0; j < block_end; j += Products::kWeightBlock) {
         const int64_t end = std::min(j + Products::kWeightBlock, block_end);
         for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, r0 + r, j, end, s + r * s_stride_);
-        if (wants_rows_) products_.d_rows(session, count, s + j, j, end, d, j > from);
+        if (wants_rows_) products_.d_rows(session, count, s + j, rows, j, end, d, j > from);
       }
     }
     for (int64_t r = 0; r < count; ++r) {

@@ -90,7 +90,7 @@ class SplitProducts {
     }
   }
 
-  void d_rows(Session& session, int64_t count, const float* w, int64_t j, int64_t end, float* d, bool accumulate) const {
+  void d_rows(Session& session, int64_t count, const float* w, const float*, int64_t j, int64_t end, float* d, bool accumulate) const {
     const int64_t steps = blocks(end - j);
     const auto split_w = [&](int64_t r, int64_t step) { return session.w.get() + (r / kBlock * kWeightSteps + step) * kWeightStep; };
     for (int64_t r = 0; r < count; r += kBlock) {
