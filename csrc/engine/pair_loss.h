@@ -191,7 +191,7 @@ class PairLoss : PairRun<T, Products> {
   T weigh_row(int64_t i, int64_t r, const typename Rule::Row& row, int64_t begin, int64_t end, T* s) const {
     const T w = static_cast<T>(weight(i));
     if (w == T{0}) {
-      std::fill(s + begin, s + end, T{0});
+      std::fill(s + begin, s + vector_width<T>(end), T{0});  // whole vectors, as elsewhere: what stands beyond M is looked at too
       return T{0};
     }
     if (call_.d_temperature == nullptr) {

@@ -66,3 +66,15 @@ def test_not_counted_without_mining():
     x = torch.randn(64, 8, requires_grad=True)
     assert multi_similarity(x, torch.arange(64) // 4, return_stats=True)[1].live_tiles.isnan()
     assert multi_similarity(x.detach(), torch.arange(64) // 4, epsilon=0.1, return_stats=True)[1].live_tiles.isnan()
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("level", isa_levels())
+def test_rows_without_weight_are_no_live_tile(level, similarity):
+    """Whatever stands beyond the last column, in whole vectors."""
+    x = torch.randn(37, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with using_isa(level):
+        stats = multi_similarity(
+            x, torch.arange(37) // 4, epsilon=0.1, weights=torch.zeros(37), similarity=similarity, return_stats=True
+        )[1]
+    assert stats.live_tiles == 0
