@@ -8,8 +8,6 @@ engine's, so results do not depend on the number of threads.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from pairloom import _checks
 from pairloom._autograd import GRADIENT_BITS
+from pairloom._heap import CLOSE_AFTER, close_holes
 from pairloom._registry import Support
 from pairloom.reference._rows import (
     NUM_STATS,
@@ -41,9 +40,6 @@ from pairloom.similarity import distance_pull, through_unit_rows
 
 CHUNK_ENTRIES = 1 << 18
 """Entries of S in one chunk, 1 MiB: its tensors stay in the cache and are taken from the heap again and again."""
-
-CLOSE_AFTER = 1 << 24
-"""Entries of S, 64 MiB, after which memory that the chunks have freed is given back."""
 
 STREAMED = Support(aoti=False, torchscript=False, standalone=False)
 """What records of these operators promise: they exist in Python only."""
@@ -94,10 +90,10 @@ def chunks(rows: int, columns: int, count: int | None = None) -> Iterator[slice]
         yield slice(first, min(first + count, rows))
         since_closed += count * columns
         if since_closed > CLOSE_AFTER:
-            _close_holes()
+            close_holes()
             since_closed = 0
     if rows > count:
-        _close_holes()
+        close_holes()
 
 
 class ChunkedSimilarity:
@@ -324,19 +320,3 @@ def _check(
             raise RuntimeError(
                 f"weights or temperatures are {values.dtype} {tuple(values.shape)}; expected floats ({rows.shape[0]},)"
             )
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-def _close_holes() -> None:
-    """Give freed memory back to the system, where glibc is the allocator.
-
-    Without this a process grew by some 50 MiB with every call of 6,144 x 6,144 pairs (glibc 2.36), and within a call by
-    all of its blocks: thousands of aligned blocks that come and go leave holes it does not fill again.
-    """
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)

@@ -138,6 +138,21 @@ def test_large_margins_are_finite(smooth_loss):
         assert loss.item() == pytest.approx(max(margin, 0.0), abs=2.0)
 
 
+@pytest.mark.parametrize("smooth_loss", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_sums_in_float32(smooth_loss, dtype):
+    """Also where the triplets are more than float16 can count."""
+    half = torch.randn(150, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    labels = torch.arange(150) // 25
+    a, b = half.clone().requires_grad_(), half.float().requires_grad_()
+    loss, wanted = (triplet_margin(x, labels, margin=0.3, smooth_loss=smooth_loss) for x in (a, b))
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, wanted)
+    loss.backward()
+    wanted.backward()
+    torch.testing.assert_close(a.grad, b.grad.to(dtype), rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
 def test_small_hinges_between_large_distances():
     """In float32 the sum of the hinges is a difference of sums 10^6 times as large: it must not be lost."""
     torch.manual_seed(0)

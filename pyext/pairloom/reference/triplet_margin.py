@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pairloom._dispatch import in_transform
+from pairloom._heap import CLOSE_AFTER, close_holes
 from pairloom.reference._rows import Terms, labelled_loss, softplus
 
 
@@ -92,20 +93,28 @@ def _smooth(
     s: Tensor, positive: Tensor, negative: Tensor, margin: float, lowest: float | None, highest: float | None
 ) -> Terms:
     if in_transform() or torch.onnx.is_in_onnx_export() or s.device.type == "meta":  # no loop of unknown length
-        return Terms(*_softplus_terms(s, positive, s, negative, margin, lowest, highest))
+        total, active, count = _softplus_terms(s, positive, s, negative, margin, lowest, highest)
+        return Terms(total.to(s.dtype), active, count)
     most = int(positive.sum(dim=1).max()) if positive.numel() else 0
-    order = positive.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-    total = torch.where(torch.zeros_like(positive), s, 0.0).sum(dim=1)  # 0, with a live graph
+    order = positive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+    every = max(CLOSE_AFTER // max(8 * s.numel(), 1), 1)  # one positive makes some eight tensors like s
+
+    def one(number: int, s_positive: Tensor, valid: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if number % every == every - 1:
+            close_holes()
+        return _softplus_terms(s_positive.unsqueeze(1), valid.unsqueeze(1), s, negative, margin, lowest, highest)
+
+    # 0, with a live graph; in float64, because an anchor may have millions of triplets.
+    total = torch.where(torch.zeros_like(positive), s, 0.0).sum(dim=1, dtype=torch.float64)
     active, count = (torch.zeros(s.shape[0], dtype=torch.int64, device=s.device) for _ in range(2))
-    for number in range(most):
-        index = order[:, number : number + 1]
+    pairs = zip(s.gather(1, order).unbind(1), positive.gather(1, order).unbind(1), strict=True)
+    for number, (s_positive, valid) in enumerate(pairs):
         # Nothing of a positive is kept for backward: it is computed again.
         sums, more, counted = checkpoint(
-            _softplus_terms, s.gather(1, index), positive.gather(1, index), s, negative, margin, lowest, highest,
-            use_reentrant=False, preserve_rng_state=False,
-        )  # fmt: skip
+            one, number, s_positive, valid, s, use_reentrant=False, preserve_rng_state=False
+        )
         total, active, count = total + sums, active + more, count + counted
-    return Terms(total, active, count)
+    return Terms(total.to(s.dtype), active, count)
 
 
 def _softplus_terms(
@@ -126,7 +135,7 @@ def _softplus_terms(
         chosen = chosen & ~(beyond > highest)
     terms = torch.where(chosen, softplus(torch.where(chosen, margin - beyond, 0.0)), 0.0)
     active = chosen & ~(terms.detach() <= 0)
-    return terms.sum(dim=(1, 2)), active.sum(dim=(1, 2)), chosen.sum(dim=(1, 2))
+    return terms.sum(dim=(1, 2), dtype=torch.float64), active.sum(dim=(1, 2)), chosen.sum(dim=(1, 2))
 
 
 def triplet_margin(
