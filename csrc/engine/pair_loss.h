@@ -22,13 +22,14 @@ class PairLoss : PairRun<T, Products> {
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
       Run::wants_columns_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
       Run::gradient_scale_, Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale,
-      Run::load_rows, Run::to_logits, Run::to_weights, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction;
+      Run::load_rows, Run::to_logits, Run::to_weights, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction,
+      Run::row_stats, Run::add_stats;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
  public:
   PairLoss(const PairLossCall& call, const Rule& rule, const Parallel& pool)
-      : Run(call, pool), rule_(rule), row_stats_(call.stats != nullptr ? chunk_rows_ * kStatCount : 0) {
+      : Run(call, pool), rule_(rule) {
     if (rule_.mines() && (wants_rows_ || wants_columns_)) live_.emplace(chunk_rows_, m_, Products::kRowUnit);
   }
 
@@ -36,7 +37,6 @@ class PairLoss : PairRun<T, Products> {
     prepare_pairs();
     pack_columns();
     begin_reduction();
-    if (call_.stats != nullptr) std::fill(call_.stats, call_.stats + kStatCount, 0.0);
     for (int64_t first = 0; first < n_; first += chunk_rows_) {
       const int64_t count = std::min(chunk_rows_, n_ - first);
       parallel_for(pool_, in_units(count) / Products::kRowUnit, [&](int64_t begin, int64_t end) {
@@ -82,7 +82,7 @@ class PairLoss : PairRun<T, Products> {
     typename Rule::Row row[kBlockRows];
     for (int64_t r = 0; r < count; ++r) {
       row[r] = row_loss(first + r, extremes[r].fold(), s + r * s_stride_);
-      if (call_.stats != nullptr) count_row(first + r, row[r], s + r * s_stride_, row_stats_.get() + (r0 + r) * kStatCount);
+      if (call_.stats != nullptr) count_row(first + r, row[r], s + r * s_stride_, row_stats(r0 + r));
     }
 
     if (!wants_rows_ && !wants_columns_ && call_.d_temperature == nullptr) return;
@@ -240,13 +240,6 @@ class PairLoss : PairRun<T, Products> {
     out[kActiveAnchors] = row.loss > T{0};
   }
 
-  void add_stats(int64_t count) {
-    if (call_.stats == nullptr) return;
-    for (int64_t r = 0; r < count; ++r) {
-      for (int k = 0; k < kStatCount; ++k) call_.stats[k] += row_stats_[r * kStatCount + k];
-    }
-  }
-
   void add_live_tiles(int64_t count) {
     if (call_.stats == nullptr || !live_) return;
     call_.stats[kTiles] += static_cast<double>(live_->tiles(count));
@@ -254,7 +247,6 @@ class PairLoss : PairRun<T, Products> {
   }
 
   const Rule rule_;
-  Buffer<double> row_stats_;
   std::optional<LiveTiles> live_;  // where the rule mines
 };
 

@@ -70,7 +70,10 @@ class PairRun {
         column_class_(call.row_labels != nullptr ? vector_width<T>(m_) : 0),
         row_words_(n_ * call.label_words),
         column_words_(call.label_words * vector_width<T>(m_)),
-        temperature_slope_(call.d_temperature != nullptr ? n_ : 0) {}
+        temperature_slope_(call.d_temperature != nullptr ? n_ : 0),
+        row_stats_(call.stats != nullptr ? chunk_rows_ * kStatCount : 0) {
+    if (call.stats != nullptr) std::fill(call.stats, call.stats + kStatCount, 0.0);
+  }
 
   int64_t rows_per_chunk() const {
     // About 16 MiB of S, which the caches of today hold; never fewer than one chunk of full tiles, which feeds d_columns.
@@ -257,6 +260,15 @@ class PairRun {
     }
   }
 
+  // Where row r of the chunk puts its statistics, and those of `count` rows into the call's.
+  double* row_stats(int64_t r) { return row_stats_.get() + r * kStatCount; }
+  void add_stats(int64_t count) {
+    if (call_.stats == nullptr) return;
+    for (int64_t r = 0; r < count; ++r) {
+      for (int k = 0; k < kStatCount; ++k) call_.stats[k] += row_stats(r)[k];
+    }
+  }
+
   // Gradients are scaled by the divisor of the mean where that does not depend on the losses, else at the end.
   void begin_reduction() {
     if (call_.reduction != Reduction::mean) return;
@@ -298,6 +310,7 @@ class PairRun {
   Buffer<lane_int<T>> row_words_;
   Buffer<lane_int<T>> column_words_;
   Buffer<double> temperature_slope_;
+  Buffer<double> row_stats_;  // of the chunk
   PairSet<T> pairs_{};
   T gradient_scale_{1};
   int64_t untouched_columns_ = 0;  // the first columns, whose gradient no chunk has added to

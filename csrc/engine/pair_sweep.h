@@ -36,21 +36,22 @@ class PairSweep : PairRun<T, Products> {
       : Run(call, pool),
         rule_(rule),
         column_loss_(call.self ? 0 : m_),
-        strip_sums_(kTotals * strips(chunk_rows_) * s_stride_),
-        row_totals_(n_ * kTotals),
-        column_totals_(call.self ? 0 : m_ * kTotals),
+        kinds_(call.stats != nullptr ? kCounted : kTotals),
+        strip_totals_(kinds_ * strips(chunk_rows_) * s_stride_),
+        row_totals_(n_ * kinds_),
+        column_totals_(call.self ? 0 : m_ * kinds_),
         row_weights_(kFactors * padded_stride<T>(n_)),
         column_weights_(call.self ? 0 : kFactors * padded_stride<T>(m_)) {}
 
   static bool fits(const PairLossCall& call, const Parallel& pool) {
-    return call.stats == nullptr && !call.temperature_per_row && bounded_logits<T>(call, pool);
+    return !call.temperature_per_row && bounded_logits<T>(call, pool);
   }
 
   void run() {
     prepare_pairs();
     pack_columns();
-    std::fill(row_totals_.get(), row_totals_.get() + n_ * kTotals, 0.0);
-    if (!call_.self) std::fill(column_totals_.get(), column_totals_.get() + m_ * kTotals, 0.0);
+    clear_totals(row_totals_.get(), n_);
+    if (!call_.self) clear_totals(column_totals_.get(), m_);
     for_chunks([&](int64_t first, int64_t count) {
       for_blocks(first, count, [&](typename Products::Session&, int64_t r0, int64_t rows) { sum_block(first, r0, rows); });
       for_columns([&](typename Products::Session&, int64_t begin, int64_t end) { sum_strips(first, count, begin, end); });
@@ -101,7 +102,13 @@ class PairSweep : PairRun<T, Products> {
   static int64_t square_end(int64_t row) { return square_begin(row) + kSquare; }
   int64_t first_column(int64_t row) const { return call_.self ? square_begin(row) : 0; }
 
-  T* strip_sums(int64_t strip, int kind) const { return strip_sums_.get() + (strip * kTotals + kind) * s_stride_; }
+  T* strip_totals(int64_t strip, int kind) const { return strip_totals_.get() + (strip * kinds_ + kind) * s_stride_; }
+
+  void clear_totals(double* totals, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) {
+      for (int kind = 0; kind < kinds_; ++kind) totals[i * kinds_ + kind] = total_of_nothing<double>(kind);
+    }
+  }
 
   void sum_block(int64_t chunk_first, int64_t r0, int64_t count) {
     const int64_t first = chunk_first + r0;
@@ -110,8 +117,8 @@ class PairSweep : PairRun<T, Products> {
     load_rows(chunk_first, r0, count);
     const int64_t from = first_column(first);
     for (int64_t strip = r0 / kStrip; strip < strips(r0 + count); ++strip) {
-      for (int kind = 0; kind < kTotals; ++kind)
-        std::fill(strip_sums(strip, kind) + from, strip_sums(strip, kind) + vector_width<T>(m_), T{0});
+      for (int kind = 0; kind < kinds_; ++kind)
+        std::fill(strip_totals(strip, kind) + from, strip_totals(strip, kind) + vector_width<T>(m_), total_of_nothing<T>(kind));
     }
     for (int64_t j = from; j < m_; j += Products::kColumnBlock) {
       const int64_t end = std::min(j + Products::kColumnBlock, m_);
@@ -119,31 +126,33 @@ class PairSweep : PairRun<T, Products> {
       for (int64_t r = 0; r < count; ++r) {
         T* row = s + r * s_stride_ - j;
         to_logits(first + r, r0 + r, j, end, row);
-        sum_row(first + r, (r0 + r) / kStrip, j, end, row);
+        if (call_.stats == nullptr) {
+          sum_row<false>(first + r, (r0 + r) / kStrip, j, end, row);
+        } else {
+          sum_row<true>(first + r, (r0 + r) / kStrip, j, end, row);
+        }
       }
     }
   }
 
+  template <bool counted>
   void sum_row(int64_t i, int64_t strip, int64_t begin, int64_t end, const T* s) {
     if (pairs_.ignores(i)) return;
-    vec<T> sums[kTotals] = {};
-    T* columns[kTotals];
-    for (int kind = 0; kind < kTotals; ++kind) columns[kind] = strip_sums(strip, kind);
+    constexpr int kKinds = counted ? kCounted : kTotals;
+    vec<T> totals[kKinds];
+    T* columns[kKinds];
+    for (int kind = 0; kind < kKinds; ++kind) {
+      totals[kind] = splat(total_of_nothing<T>(kind));
+      columns[kind] = strip_totals(strip, kind);
+    }
     pairs_.visit(i, begin, end, [&](int64_t j, mask<T> positive, mask<T> negative) PAIRLOOM_LAMBDA_INLINE {
       const vec<T> z = load(s + j);
-      const vec<T> e = exp(z);
-      const auto add = [&](int kind, vec<T> term) PAIRLOOM_LAMBDA_INLINE {
-        sums[kind] += term;
-        store<T>(columns[kind] + j, load(columns[kind] + j) + term);
-      };
-      add(kNegativeTotal, negative ? e : vec<T>{});
-      if (any(positive)) {
-        add(kPositiveTotal, positive ? e : vec<T>{});
-        add(kPositiveSum, positive ? z : vec<T>{});
-        add(kPositiveCount, positive ? splat(T{1}) : vec<T>{});
-      }
+      for_totals<counted>(z, exp(z), positive, negative, [&](int kind, vec<T> term) PAIRLOOM_LAMBDA_INLINE {
+        totals[kind] = with_term(kind, totals[kind], term);
+        store<T>(columns[kind] + j, with_term(kind, load(columns[kind] + j), term));
+      });
     });
-    for (int kind = 0; kind < kTotals; ++kind) row_totals_[i * kTotals + kind] += static_cast<double>(sum_lanes<T>(sums[kind]));
+    for (int kind = 0; kind < kKinds; ++kind) add_to_total(kind, row_totals_[i * kinds_ + kind], fold_lanes<T>(kind, totals[kind]));
   }
 
   // Into the totals of columns [begin, end) what the strips of a chunk have for them.
@@ -151,14 +160,14 @@ class PairSweep : PairRun<T, Products> {
     double* totals = call_.self ? row_totals_.get() : column_totals_.get();
     for (int64_t strip = 0; strip < strips(count); ++strip) {
       const int64_t from = call_.self ? std::max(begin, square_end(chunk_first + strip * kStrip)) : begin;
-      for (int kind = 0; kind < kTotals; ++kind) {
-        const T* sums = strip_sums(strip, kind);
-        for (int64_t j = from; j < end; ++j) totals[j * kTotals + kind] += static_cast<double>(sums[j]);
+      for (int kind = 0; kind < kinds_; ++kind) {
+        const T* parts = strip_totals(strip, kind);
+        for (int64_t j = from; j < end; ++j) add_to_total(kind, totals[j * kinds_ + kind], static_cast<double>(parts[j]));
       }
     }
   }
 
-  // Losses and factors of the weights, from the totals.
+  // Losses, factors of the weights and statistics, from the totals.
   void end_rows(const double* totals, int64_t count, T* loss, T* weights) const {
     const int64_t stride = padded_stride<T>(count);
     std::fill(weights, weights + kFactors * stride, T{0});
@@ -166,8 +175,11 @@ class PairSweep : PairRun<T, Products> {
       loss[i] = T{0};
       if (pairs_.ignores(i)) continue;
       const T w = static_cast<T>(weight(i));
-      const typename Rule::Row row = row_from_totals(rule_, totals + i * kTotals);
+      const typename Rule::Row row = row_from_totals(rule_, totals + i * kinds_);
       loss[i] = row.loss;
+      if (call_.stats != nullptr) {
+        add_statistics(totals + i * kinds_, row.loss > T{0}, 1.0 / static_cast<double>(scale(i)), call_.stats);
+      }
       weights[kPositiveFactor * stride + i] = row.positive_factor * w;
       weights[kNegativeFactor * stride + i] = row.negative_factor * w;
       weights[kPositiveOffset * stride + i] = row.positive_offset * w;
@@ -262,7 +274,8 @@ class PairSweep : PairRun<T, Products> {
 
   const Rule rule_;
   Buffer<T> column_loss_;
-  Buffer<T> strip_sums_;
+  const int kinds_;  // of totals: more for statistics
+  Buffer<T> strip_totals_;
   Buffer<double> row_totals_;
   Buffer<double> column_totals_;
   Buffer<T> row_weights_;  // kFactors arrays, one value for each row

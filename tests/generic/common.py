@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pairloom import _stream
 from pairloom._registry import OpRecord, Sample, records
+from pairloom.testing import isa_levels
 
 SHAPE = (7, 10, 5)
 """(N, M, D), three different numbers: what a dimension stands for can be told from its size."""
@@ -42,7 +47,7 @@ def every_sample(
             if (sample.differentiable or not differentiable) and (needs_float64 or not sample.needs_float64)
         ]
         # Operators by a rule in Python share all of their machinery: some samples of each are enough by default.
-        few = 2 if quick is None and not record.support.standalone else quick
+        few = quick if record.support.standalone else min(quick or 2, 2)
         every = 1 if few is None else -(-len(samples) // few)
         parameters += [
             pytest.param(
@@ -57,6 +62,33 @@ def some_samples(record: OpRecord, **options: object) -> list[Sample]:
     """All samples of a record; of a rule in Python, some that are spread over its list, unless slow tests run too."""
     samples = list(record.samples(**options))
     return samples if EVERYTHING or record.support.standalone else samples[:: -(-len(samples) // 4)]
+
+
+def every_level() -> list:
+    """Parameters (record, instruction-set level).
+
+    Rules in Python meet levels in the similarity matrix only: the highest is enough by default.
+    """
+    levels = isa_levels()
+    return [
+        pytest.param(
+            record,
+            level,
+            id=f"{record.name}-{level}",
+            marks=[] if record.support.standalone or level == levels[-1] else pytest.mark.slow,
+        )
+        for record in records()
+        for level in levels
+    ]
+
+
+@contextmanager
+def chunks_of(record: OpRecord, entries: int) -> Iterator[None]:
+    """Chunks of so many entries of the matrix for rules in Python, so that small shapes have several."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not record.support.standalone:
+            patch.setattr(_stream, "CHUNK_ENTRIES", entries)
+        yield
 
 
 def pair_losses() -> list:

@@ -43,7 +43,7 @@ def named_tensors(sample):
     return {name: value for name, value in sample.arguments.items() if isinstance(value, torch.Tensor)}
 
 
-@pytest.mark.parametrize(("record", "name"), every_sample(compile=True, quick=6))
+@pytest.mark.parametrize(("record", "name"), every_sample(compile=True, quick=3))
 def test_compile_makes_one_graph_for_all_sizes(record, name):
     compiled_equals_eager(record, name, "aot_eager")
 

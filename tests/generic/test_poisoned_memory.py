@@ -4,8 +4,8 @@ filled with NaN and given back to the allocator, which hands them out again."""
 import pytest
 import torch
 
-from pairloom.testing import evaluate_record, isa_levels, using_isa
-from tests.generic.common import every_record, some_samples
+from pairloom.testing import evaluate_record, using_isa
+from tests.generic.common import every_level, some_samples
 
 SHAPES = [(0, 9, 5), (6, 0, 5), (0, 0, 3), (1, 1, 1), (7, 10, 5), (33, 18, 17)]
 
@@ -17,8 +17,7 @@ def poison() -> None:
     del blocks
 
 
-@pytest.mark.parametrize("level", isa_levels())
-@pytest.mark.parametrize("record", every_record())
+@pytest.mark.parametrize(("record", "level"), every_level())
 def test_same_bits_in_poisoned_memory(record, level):
     with using_isa(level):
         for shape in SHAPES:

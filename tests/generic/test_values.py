@@ -14,11 +14,10 @@ from pairloom.testing import (
     evaluate,
     evaluate_record,
     evaluate_reference,
-    isa_levels,
     rounding_bounds,
     using_isa,
 )
-from tests.generic.common import embeddings_of, every_record, every_sample, outputs_of, sample_named, some_samples
+from tests.generic.common import embeddings_of, every_level, every_sample, outputs_of, sample_named, some_samples
 
 SHAPES = [(7, 10, 5), (70, 37, 33), (131, 260, 64)]
 
@@ -31,21 +30,6 @@ def exact(record, sample):
         return evaluate_reference(record, wide)
 
     return function
-
-
-def on_every_level():
-    """Records and levels; rules in Python meet levels in the similarity matrix only: one is enough by default."""
-    levels = isa_levels()
-    return [
-        pytest.param(
-            record,
-            level,
-            id=f"{record.name}-{level}",
-            marks=[] if record.support.standalone or level == levels[-1] else pytest.mark.slow,
-        )
-        for (record,) in (parameter.values for parameter in every_record())
-        for level in levels
-    ]
 
 
 def assert_right(record, sample, unit, depth, terms):
@@ -77,7 +61,7 @@ def test_within_what_rounding_explains(record, name, dtype):
 
 
 @pytest.mark.parametrize("kind", ROW_KINDS)
-@pytest.mark.parametrize(("record", "level"), on_every_level())
+@pytest.mark.parametrize(("record", "level"), every_level())
 def test_every_kind_of_rows_on_every_level(record, kind, level):
     with using_isa(level):
         for sample in some_samples(record, shape=(33, 50, 20), dtype=torch.float32, seed=3):

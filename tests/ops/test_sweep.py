@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pairloom import reference
+from pairloom._stats import pair_stats
 from pairloom.functional import clip, nt_xent, sup_con
 from pairloom.testing import assert_within, isa_levels, using_isa, using_threads
 
@@ -88,15 +89,31 @@ def test_two_batches_equal_the_dense_formula(level, dtype, reduction):
             assert_equal(ours, exact, [image, text, temperature], reduction, dtype)
 
 
-def test_nt_xent_of_pairs_is_the_same_loss_by_either_way():
-    """With statistics the chunk loop runs, without them the sweep."""
-    torch.manual_seed(0)
-    x, labels = torch.randn(1400, 24, requires_grad=True), torch.arange(1400) // 2
-    swept = nt_xent(x, labels)
-    chunked, stats = nt_xent(x, labels, return_stats=True)
-    torch.testing.assert_close(swept, chunked)
-    torch.testing.assert_close(torch.autograd.grad(swept, x), torch.autograd.grad(chunked, x), rtol=1e-4, atol=1e-8)
-    assert int(stats.positives) == 1400
+@pytest.mark.parametrize("level", isa_levels())
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("loss", ["sup_con", "nt_xent", "clip"])
+def test_statistics_come_from_the_same_pass(loss, dtype, level):
+    """They equal those of the reference, and neither value nor gradient has another bit for them."""
+    n = 1300
+    torch.manual_seed(5)
+    x, y = (torch.randn(n, 7, dtype=dtype, requires_grad=True) for _ in range(2))
+    labels = labels_of("pairs" if loss == "nt_xent" else "ignored", n)
+    loss_of = {
+        "sup_con": lambda **also: sup_con(x, labels, temperature=0.1, **also),
+        "nt_xent": lambda **also: nt_xent(x, labels, temperature=0.1, **also),
+        "clip": lambda **also: clip(x, y, ids=labels, temperature=0.1, **also),
+    }[loss]
+    with using_isa(level):
+        plain, (value, stats) = loss_of(), loss_of(return_stats=True)
+    wide, temperature = (x.detach().double(), y.detach().double()), torch.tensor(0.1).double()
+    if loss == "clip":
+        wanted = reference.clip(*wide, temperature, labels, None, want_stats=True)[1]
+    else:
+        wanted = reference.sup_con(wide[0], None, temperature, labels, None, None, want_stats=True)[1]
+    all_but_tiles = (torch.stack(list(found)[:11]) for found in (stats, pair_stats(wanted)))
+    torch.testing.assert_close(*all_but_tiles, rtol=1e-5, atol=1e-6)
+    assert torch.equal(plain, value)
+    assert torch.equal(*(torch.autograd.grad(result, x)[0] for result in (plain, value)))
 
 
 @pytest.mark.parametrize("temperature", [0.03, 0.024, 1e-3])
