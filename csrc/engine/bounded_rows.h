@@ -13,8 +13,8 @@ class BoundedRows : PairRun<T, Products> {
   using Run::call_, Run::pool_, Run::n_, Run::m_, Run::dim_, Run::stride_, Run::s_stride_, Run::chunk_rows_, Run::wants_rows_,
       Run::wants_columns_, Run::products_, Run::rows_, Run::row_factor_, Run::s_, Run::d_chunk_, Run::temperature_slope_, Run::pairs_,
       Run::untouched_columns_, Run::in_units, Run::prepare_pairs, Run::pack_columns, Run::weight, Run::scale, Run::load_rows,
-      Run::to_logits, Run::to_weights, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction,
-      Run::row_stats, Run::add_stats;
+      Run::to_logits, Run::to_weights, Run::finish_row, Run::finish_columns, Run::begin_reduction, Run::end_reduction, Run::row_stats,
+      Run::add_stats;
 
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 

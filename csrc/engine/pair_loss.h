@@ -28,8 +28,7 @@ class PairLoss : PairRun<T, Products> {
   static constexpr int64_t kBlockRows = Products::kBlockRows;
 
  public:
-  PairLoss(const PairLossCall& call, const Rule& rule, const Parallel& pool)
-      : Run(call, pool), rule_(rule) {
+  PairLoss(const PairLossCall& call, const Rule& rule, const Parallel& pool) : Run(call, pool), rule_(rule) {
     if (rule_.mines() && (wants_rows_ || wants_columns_)) live_.emplace(chunk_rows_, m_, Products::kRowUnit);
   }
 

@@ -43,9 +43,7 @@ class PairSweep : PairRun<T, Products> {
         row_weights_(kFactors * padded_stride<T>(n_)),
         column_weights_(call.self ? 0 : kFactors * padded_stride<T>(m_)) {}
 
-  static bool fits(const PairLossCall& call, const Parallel& pool) {
-    return !call.temperature_per_row && bounded_logits<T>(call, pool);
-  }
+  static bool fits(const PairLossCall& call, const Parallel& pool) { return !call.temperature_per_row && bounded_logits<T>(call, pool); }
 
   void run() {
     prepare_pairs();
