@@ -52,7 +52,7 @@ class PairSweep : PairRun<T, Products> {
     if (!call_.self) clear_totals(column_totals_.get(), m_);
     for_chunks([&](int64_t first, int64_t count) {
       for_blocks(first, count, [&](typename Products::Session&, int64_t r0, int64_t rows) { sum_block(first, r0, rows); });
-      for_columns([&](typename Products::Session&, int64_t begin, int64_t end) { sum_strips(first, count, begin, end); });
+      for_columns(first, [&](typename Products::Session&, int64_t begin, int64_t end) { sum_strips(first, count, begin, end); });
     });
     T* loss = static_cast<T*>(call_.row_loss);
     end_rows(row_totals_.get(), n_, loss, row_weights_.get());
@@ -87,12 +87,15 @@ class PairSweep : PairRun<T, Products> {
       }
     });
   }
+  // The columns that get something from a chunk, whole units of them: all, or those beyond its first square.
   template <class F>
-  void for_columns(F&& f) {
+  void for_columns(int64_t chunk_first, F&& f) {
     constexpr int64_t kUnit = Products::kColumnUnit;
-    parallel_for(pool_, (m_ + kUnit - 1) / kUnit, [&](int64_t begin, int64_t end) {
+    static_assert(kSquare % kUnit == 0);
+    const int64_t from = call_.self ? std::min(square_end(chunk_first), m_) : 0;
+    parallel_for(pool_, (m_ - from + kUnit - 1) / kUnit, [&](int64_t begin, int64_t end) {
       typename Products::Session session;
-      f(session, begin * kUnit, std::min(end * kUnit, m_));
+      f(session, from + begin * kUnit, std::min(from + end * kUnit, m_));
     });
   }
 
@@ -190,7 +193,7 @@ class PairSweep : PairRun<T, Products> {
       for_blocks(first, count,
                  [&](typename Products::Session& session, int64_t r0, int64_t rows) { weigh_block(session, first, r0, rows); });
       if (!wants_columns_) return;
-      for_columns([&](typename Products::Session& session, int64_t begin, int64_t end) {
+      for_columns(first, [&](typename Products::Session& session, int64_t begin, int64_t end) {
         for (int64_t j = begin; j < end;) {
           // One batch: the rows before the column's square.
           const int64_t stop = call_.self ? std::min(end, square_end(j)) : end;
