@@ -21,9 +21,7 @@ double largest_norm(const Matrix& m, const Parallel& pool) {
     Buffer<T> row(m.dim);
     for (int64_t i = begin; i < end; ++i) {
       copy_row(m, i, row.get());
-      double squares = 0;
-      for (int64_t k = 0; k < m.dim; ++k) squares += static_cast<double>(row[k]) * static_cast<double>(row[k]);
-      norms[i] = std::sqrt(squares);
+      norms[i] = std::sqrt(sum_of_squares(row.get(), m.dim));
     }
   });
   double largest = 0;

@@ -63,22 +63,28 @@ void copy_row(const Matrix& m, int64_t row, T* out) {
   }
 }
 
-// 1 / |x|, or 0 for a row that counts as zero. Squares are summed in double, and scaled where even that overflows.
+// In double, in an order that keeps eight sums in flight.
 template <class T>
-T inverse_norm(const T* x, int64_t dim) {
+double sum_of_squares(const T* x, int64_t dim) {
   double sums[8] = {};
   int64_t k = 0;
   for (; k + 8 <= dim; k += 8) {
     for (int i = 0; i < 8; ++i) sums[i] += static_cast<double>(x[k + i]) * static_cast<double>(x[k + i]);
   }
   for (; k < dim; ++k) sums[0] += static_cast<double>(x[k]) * static_cast<double>(x[k]);
-  const double norm = std::sqrt(((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7])));
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// 1 / |x|, or 0 for a row that counts as zero. Squares are summed in double, and scaled where even that overflows.
+template <class T>
+T inverse_norm(const T* x, int64_t dim) {
+  const double norm = std::sqrt(sum_of_squares(x, dim));
   if (norm <= std::numeric_limits<double>::max()) return norm < kNormFloor ? T{0} : static_cast<T>(1.0 / norm);
   // The squares overflowed (or there is an infinity or a NaN, which the same steps pass on).
   double largest = 0;
-  for (k = 0; k < dim; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[k])));
+  for (int64_t k = 0; k < dim; ++k) largest = std::max(largest, std::abs(static_cast<double>(x[k])));
   double sum = 0;
-  for (k = 0; k < dim; ++k) sum += static_cast<double>(x[k]) / largest * (static_cast<double>(x[k]) / largest);
+  for (int64_t k = 0; k < dim; ++k) sum += static_cast<double>(x[k]) / largest * (static_cast<double>(x[k]) / largest);
   return static_cast<T>(1.0 / largest / std::sqrt(sum));
 }
 
