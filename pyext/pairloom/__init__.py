@@ -12,8 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pairloom import export, functional, losses, metrics, reference
+    from pairloom import export, functional, losses, metrics, miners, reference
     from pairloom._stats import PairStats
+    from pairloom.embedding_queue import EmbeddingQueue
     from pairloom.losses import (
         BatchHardTripletLoss,
         BinomialDevianceLoss,
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
         SupConLoss,
         TripletMarginLoss,
     )
+    from pairloom.miners import (
+        BatchHardMiner,
+        DistanceWeightedMiner,
+        MultiSimilarityMiner,
+        PairMarginMiner,
+        TripletMarginMiner,
+        UniformTripletMiner,
+    )
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
     from pairloom.streaming import stream_rows
@@ -47,6 +56,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
+    "BatchHardMiner": "pairloom.miners",
     "BatchHardTripletLoss": "pairloom.losses",
     "BinomialDevianceLoss": "pairloom.losses",
     "CLIPLoss": "pairloom.losses",
@@ -54,6 +64,8 @@ _HOME = {
     "ContrastiveLoss": "pairloom.losses",
     "DCLLoss": "pairloom.losses",
     "DHELLoss": "pairloom.losses",
+    "DistanceWeightedMiner": "pairloom.miners",
+    "EmbeddingQueue": "pairloom.embedding_queue",
     "GISTEmbedLoss": "pairloom.losses",
     "GeneralizedLiftedStructureLoss": "pairloom.losses",
     "HCLLoss": "pairloom.losses",
@@ -62,23 +74,28 @@ _HOME = {
     "MarginLoss": "pairloom.losses",
     "MoCoLoss": "pairloom.losses",
     "MultiSimilarityLoss": "pairloom.losses",
+    "MultiSimilarityMiner": "pairloom.miners",
     "MultipleNegativesRankingLoss": "pairloom.losses",
     "NPairsLoss": "pairloom.losses",
     "NTXentLoss": "pairloom.losses",
     "NormalizedSoftmaxLoss": "pairloom.losses",
+    "PairMarginMiner": "pairloom.miners",
     "PairStats": "pairloom._stats",
     "ProxyAnchorLoss": "pairloom.losses",
     "ProxyNCALoss": "pairloom.losses",
     "SigLIPLoss": "pairloom.losses",
     "SupConLoss": "pairloom.losses",
     "TripletMarginLoss": "pairloom.losses",
+    "TripletMarginMiner": "pairloom.miners",
+    "UniformTripletMiner": "pairloom.miners",
     "pairwise_similarity": "pairloom.similarity",
     "stream_rows": "pairloom.streaming",
     "topk": "pairloom.scoring",
 }
-_SUBPACKAGES = ("export", "functional", "losses", "metrics", "reference", "testing")
+_SUBPACKAGES = ("export", "functional", "losses", "metrics", "miners", "reference", "testing")
 
 __all__ = [
+    "BatchHardMiner",
     "BatchHardTripletLoss",
     "BinomialDevianceLoss",
     "CLIPLoss",
@@ -86,6 +103,8 @@ __all__ = [
     "ContrastiveLoss",
     "DCLLoss",
     "DHELLoss",
+    "DistanceWeightedMiner",
+    "EmbeddingQueue",
     "GISTEmbedLoss",
     "GeneralizedLiftedStructureLoss",
     "HCLLoss",
@@ -94,21 +113,26 @@ __all__ = [
     "MarginLoss",
     "MoCoLoss",
     "MultiSimilarityLoss",
+    "MultiSimilarityMiner",
     "MultipleNegativesRankingLoss",
     "NPairsLoss",
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
+    "PairMarginMiner",
     "PairStats",
     "ProxyAnchorLoss",
     "ProxyNCALoss",
     "SigLIPLoss",
     "SupConLoss",
     "TripletMarginLoss",
+    "TripletMarginMiner",
+    "UniformTripletMiner",
     "__version__",
     "export",
     "functional",
     "losses",
     "metrics",
+    "miners",
     "pairwise_similarity",
     "reference",
     "stream_rows",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,20 +47,38 @@ STREAMED = Support(aoti=False, torchscript=False, standalone=False)
 LABELLED = ("Tensor rows", "Tensor? columns", "Tensor row_labels", "Tensor? column_labels", "Tensor? weights")
 COMMON = ("str similarity", "str reduction", "int? ignore_index", "int needs_grad", "bool want_stats")
 
-RULES: dict[str, tuple[Callable[..., RowLosses], list[str], str]] = {}
-"""Of every streamed operator: its rule, the names of its settings, and what its mean is over ("all" or "nonzero")."""
+
+class StreamedRule(NamedTuple):
+    """What is known of a streamed operator, for calls with chosen pairs instead of all."""
+
+    rule: Callable[..., RowLosses]
+    settings: list[str]
+    """Names, in order."""
+    mean: str
+    """What the reduction "mean" is over: "all" or "nonzero" terms."""
+    triplet_rule: Callable[..., RowLosses] | None
+    """The rule about single triplets: (T,) rows of s, positives, negatives, and which are valid, instead of masks."""
+
+
+RULES: dict[str, StreamedRule] = {}
 
 _library = torch.library.Library("pairloom", "FRAGMENT")
 
 
 def define_streamed(
-    name: str, rule: Callable[..., RowLosses], settings: Sequence[str], *, parts: int = 1, mean: str = "all"
+    name: str,
+    rule: Callable[..., RowLosses],
+    settings: Sequence[str],
+    *,
+    parts: int = 1,
+    mean: str = "all",
+    triplet_rule: Callable[..., RowLosses] | None = None,
 ) -> None:
     """Make ``torch.ops.pairloom.<name>`` of a rule; ``settings`` are its schema entries, e.g. ("float margin",).
 
     Settings that are tensors, named in `pairloom._autograd.GRADIENT_BITS`, get a gradient. ``parts`` is how many parts
     the rule returns; their means can only be weighed against each other when all rows are counted, which costs several
-    parts a pass more. ``mean`` is what the reduction "mean" is: over "all" terms or over "nonzero" ones.
+    parts a pass more. ``mean`` and ``triplet_rule`` as in `StreamedRule`.
     """
     learned = [entry.split()[1] for entry in settings if entry.startswith("Tensor")]
     outputs = ["loss", "stats", "d_rows", "d_columns", *(f"d_{setting}" for setting in learned), "d_weights"]
@@ -77,7 +95,7 @@ def define_streamed(
             similarity, reduction_of(reduction, mean), ignore_index, needs_grad, want_stats,
         )  # fmt: skip
 
-    RULES[name] = (rule, names, mean)
+    RULES[name] = StreamedRule(rule, names, mean, triplet_rule)
     _library.impl(name, kernel, "CPU")
 
 

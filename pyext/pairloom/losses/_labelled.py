@@ -15,7 +15,7 @@ from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
 from pairloom._stream import RULES
 from pairloom.losses._distances import compared_rows
-from pairloom.losses._mined import NamedPairs, mined_loss
+from pairloom.losses._mined import MinedPairs, mined_loss, mined_pairs
 from pairloom.losses._translate import Reducer, reduction_of, similarity_of
 from pairloom.reference._rows import labels_equal
 from pairloom.reference.similarity import compute_dtype
@@ -75,18 +75,29 @@ def labelled_loss(
     settings = (*(value for value in learned if value is not None), *settings)
     embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
     if indices_tuple is not None:
-        rule, names, mean = RULES[name]
+        streamed = RULES[name]
+        pairs = mined_pairs(
+            indices_tuple,
+            embeddings,
+            ref_emb,
+            labels,
+            ref_labels,
+            ignore_index,
+            similarity,
+            normalize,
+            as_triplets=streamed.triplet_rule is not None,
+        )
         return mined_loss(
-            rule,
-            dict(zip(names, settings, strict=True)),
-            NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index),
+            streamed.rule if streamed.triplet_rule is None or not pairs.are_triplets else streamed.triplet_rule,
+            dict(zip(streamed.settings, settings, strict=True)),
+            pairs,
             embeddings,
             ref_emb,
             similarity=similarity,
             reduction=reduction,
             weights=weights,
             return_stats=return_stats,
-            mean=mean,
+            mean=streamed.mean,
         )
     assert labels is not None
     return pair_loss(
@@ -241,7 +252,7 @@ class LabelledLoss(nn.Module):
         """How many losses a mean is taken over, 0-d: anchors that are not ignored."""
         return keep.sum()
 
-    def named_terms(self, pairs: NamedPairs) -> Tensor:
+    def named_terms(self, pairs: MinedPairs) -> Tensor:
         """The same for the pairs of an index tuple."""
         return pairs.keep.sum()
 
@@ -329,7 +340,16 @@ class LabelledLoss(nn.Module):
         terms, entries = self.terms(labels, ref_labels, keep), self.losses_of(labels, keep)
         if "indices_tuple" in arguments:
             terms = self.named_terms(
-                NamedPairs(arguments["indices_tuple"], embeddings, ref_emb, labels, ref_labels, self.ignore_index)
+                mined_pairs(
+                    arguments["indices_tuple"],
+                    embeddings,
+                    ref_emb,
+                    labels,
+                    ref_labels,
+                    self.ignore_index,
+                    self.similarity,
+                    getattr(self, "normalize", False),
+                )
             )
         return self.reducer.finish(value, terms, embeddings, labels, *entries), stats
 

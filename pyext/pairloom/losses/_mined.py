@@ -6,7 +6,7 @@ They run through `pairloom.stream_rows`: O((N + M) D) memory and that of the tup
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, Union
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from pairloom.reference._rows import (
     Terms,
     as_terms,
     labels_equal,
+    pair_masks,
     reduce_rows,
     row_totals,
     statistics,
@@ -31,6 +32,8 @@ from pairloom.streaming import RowContext, stream_rows
 
 class NamedPairs:
     """Which pairs an index tuple names, without those of ignored rows; a pair that is named twice is one pair."""
+
+    are_triplets = False
 
     def __init__(
         self,
@@ -63,12 +66,21 @@ class NamedPairs:
             negative = nothing.index_put((negative_anchors, negatives), yes)[chunk]
         return positive & self.column_keep, negative & self.column_keep
 
-    def of(self, ctx: RowContext) -> tuple[Tensor, Tensor]:
-        """Those of the rows that a rule of `stream_rows` is given."""
+    def of(self, ctx: RowContext, s: Tensor) -> tuple[Tensor, ...]:
+        """What a rule of `stream_rows` is given of its rows besides their similarities: both masks."""
+        return self.chunk(self.slice_of(ctx))
+
+    def slice_of(self, ctx: RowContext) -> slice:
+        """The rows that a rule of `stream_rows` is given."""
         if self.whole:
-            return self.chunk(slice(None))
+            return slice(None)
         first = int(ctx.rows[0]) if ctx.rows.shape[0] else 0
-        return self.chunk(slice(first, first + ctx.rows.shape[0]))
+        return slice(first, first + ctx.rows.shape[0])
+
+    def counted(self, chunk: slice, s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """For statistics: the masks of all pairs of some rows, and of those that were chosen."""
+        named = self.chunk(chunk)
+        return (*named, *named)
 
     def positives(self) -> Tensor:
         """float64 (N,): how many positive pairs each anchor has."""
@@ -79,10 +91,158 @@ class NamedPairs:
         return torch.zeros(self.rows, dtype=torch.float64, device=taken.device).index_add(0, anchors, taken)
 
 
+class LabelledPairs:
+    """The pairs that labels make, for rules of `stream_rows`, as `NamedPairs` has those of an index tuple."""
+
+    def __init__(
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        ref_labels: Tensor | None,
+        ignore_index: int | None,
+    ) -> None:
+        self.ignore_index = ignore_index
+        self.row_labels = operator_labels(labels, ignore_index)
+        self.one_batch = ref_labels is None
+        self.column_labels = self.row_labels if ref_labels is None else operator_labels(ref_labels, ignore_index)
+        self.keep = ~labels_equal(self.row_labels, ignore_index, rows)
+        self.rows, self.columns = self.row_labels.shape[0], self.column_labels.shape[0]
+
+    def of(self, ctx: RowContext, s: Tensor) -> tuple[Tensor, ...]:
+        """What a rule of `stream_rows` is given of its rows besides their similarities: both masks."""
+        return self.of_rows(ctx.rows)
+
+    def of_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Bool (R, M) each: positive and negative pairs of some rows; ignored ones have none."""
+        every = torch.arange(self.columns, device=rows.device)
+        own = rows.unsqueeze(1) == every if self.one_batch else None
+        positive, negative = pair_masks(self.row_labels[rows], self.column_labels, self.ignore_index, own)
+        keep = self.keep[rows].unsqueeze(1)
+        return positive & keep, negative & keep
+
+
+class PairChooser(Protocol):
+    """A miner that says of every pair of some rows whether it is taken (`pairloom.miners`)."""
+
+    similarity: str
+    normalize: bool
+
+    def masks(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Bool (R, M) each, parts of ``positive`` and ``negative``."""
+
+
+class ChosenPairs(LabelledPairs):
+    """The pairs that a miner takes while the loss is made, from the similarities that both look at."""
+
+    are_triplets = False
+
+    def __init__(
+        self,
+        miner: PairChooser,
+        rows: Tensor,
+        columns: Tensor | None,
+        labels: Tensor | None,
+        ref_labels: Tensor | None,
+        ignore_index: int | None,
+        similarity: str,
+        normalize: bool,
+    ) -> None:
+        if labels is None:
+            raise ValueError("labels is None; a miner as indices_tuple needs the class of each embedding")
+        distance = similarity in ("euclidean", "squared_euclidean")
+        if miner.similarity != similarity or (distance and miner.normalize != normalize):
+            raise ValueError(
+                f"indices_tuple is a miner by similarity={miner.similarity!r}, normalize={miner.normalize}, but this "
+                f"loss is by similarity={similarity!r}, normalize={normalize}; make them the same, or call the miner"
+            )
+        super().__init__(rows, labels, ref_labels, ignore_index)
+        self.miner, self.similarity = miner, similarity
+        self.whole = torch.compiler.is_compiling() or in_transform()
+        self.embeddings = rows.detach(), None if columns is None else columns.detach()
+
+    def of(self, ctx: RowContext, s: Tensor) -> tuple[Tensor, ...]:
+        """The masks of the pairs that are taken of the rows that a rule of `stream_rows` is given."""
+        return self.miner.masks(s.detach(), *self.of_rows(ctx.rows))
+
+    def counted(self, chunk: slice, s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """For statistics: the masks of all pairs of some rows, and of those that were taken."""
+        every = self.of_rows(torch.arange(self.rows, device=s.device)[chunk])
+        return (*every, *self.miner.masks(s, *every))
+
+    def positives(self) -> Tensor:
+        """float64 (N,): how many positive pairs of each anchor are taken; in a pass of its own."""
+        with torch.no_grad():
+            return stream_rows(
+                lambda s, ctx: self.of(ctx, s)[0].sum(1).to(torch.float64), *self.embeddings, similarity=self.similarity
+            )
+
+
+class NamedTriplets(NamedPairs):
+    """Triplets (a, p, n) one by one, for rules about triplets; one that is named twice counts twice.
+
+    As pairs they are those of `NamedPairs`.
+    """
+
+    are_triplets = True
+
+    def __init__(
+        self,
+        indices_tuple: Any,
+        rows: Tensor,
+        columns: Tensor | None,
+        labels: Tensor | None,
+        ref_labels: Tensor | None,
+        ignore_index: int | None,
+    ) -> None:
+        super().__init__(indices_tuple, rows, columns, labels, ref_labels, ignore_index)
+        anchors, positives, _, negatives = self.pairs
+        order = torch.argsort(anchors, stable=True)
+        self.triplets = anchors[order], positives[order], negatives[order]
+        self.valid = self.keep[anchors[order]] & self.column_keep[positives[order]] & self.column_keep[negatives[order]]
+        self.first: list[int] | None = None
+        if not self.whole:
+            every_row = torch.arange(self.rows + 1, device=anchors.device)
+            self.first = torch.searchsorted(self.triplets[0], every_row).tolist()
+
+    def of(self, ctx: RowContext, s: Tensor) -> tuple[Tensor, ...]:
+        """(T,) each: the anchor as a row of s, the positive, the negative, and whether none of them is ignored."""
+        rows = self.slice_of(ctx)
+        mine = slice(None) if self.first is None else slice(self.first[rows.start], self.first[rows.stop])
+        anchors, positives, negatives = (indices[mine] for indices in self.triplets)
+        return anchors - (rows.start or 0), positives, negatives, self.valid[mine]
+
+
+MinedPairs = Union[NamedPairs, ChosenPairs]
+
+
+def is_miner(indices_tuple: Any) -> bool:
+    """Whether a miner itself stands in the place of what it would return."""
+    return callable(getattr(indices_tuple, "masks", None))
+
+
+def mined_pairs(
+    indices_tuple: Any,
+    rows: Tensor,
+    columns: Tensor | None,
+    labels: Tensor | None,
+    ref_labels: Tensor | None,
+    ignore_index: int | None,
+    similarity: str,
+    normalize: bool,
+    *,
+    as_triplets: bool = False,
+) -> MinedPairs:
+    """Those of an index tuple, or of a miner in its place; of three tensors, if asked for, one triplet after another."""
+    if is_miner(indices_tuple):
+        return ChosenPairs(indices_tuple, rows, columns, labels, ref_labels, ignore_index, similarity, normalize)
+    kind = NamedTriplets if as_triplets and len(indices_tuple) == 3 else NamedPairs
+    return kind(indices_tuple, rows, columns, labels, ref_labels, ignore_index)
+
+
 def mined_loss(
     rule: Callable[..., RowLosses],
     settings: Mapping[str, Any],
-    pairs: NamedPairs,
+    pairs: MinedPairs,
     rows: Tensor,
     columns: Tensor | None,
     *,
@@ -92,9 +252,9 @@ def mined_loss(
     return_stats: bool,
     mean: str = "all",
 ) -> Any:
-    """Loss, or (loss, `PairStats`), of a rule about rows and of the pairs that were named.
+    """Loss, or (loss, `PairStats`), of a rule about rows and of the pairs that were chosen.
 
-    Settings that are tensors (N,) are handed to the rule by rows.
+    A rule about triplets returns `Terms`. Settings that are tensors (N,) are handed to the rule by rows.
     """
     by_row = [name for name, value in settings.items() if isinstance(value, Tensor) and value.dim() == 1]
     fixed = {name: value for name, value in settings.items() if name not in by_row}
@@ -102,7 +262,7 @@ def mined_loss(
     def apply(s: Tensor, ctx: RowContext) -> RowLosses:
         given = {**fixed, **dict(zip(by_row, ctx.row_args, strict=True))}
         cast = {name: value.to(s.dtype) if isinstance(value, Tensor) else value for name, value in given.items()}
-        return rule(s, *pairs.of(ctx), **cast)
+        return rule(s, *pairs.of(ctx, s), **cast)
 
     def streamed(rule_of_rows: Callable[[Tensor, RowContext], Tensor]) -> Tensor:
         return stream_rows(
@@ -112,7 +272,7 @@ def mined_loss(
     losses: RowLosses = streamed(lambda s, ctx: row_totals(as_terms(apply(s, ctx))))
     assert isinstance(losses, Tensor)
     totals = losses
-    number = _number_of_parts(rule, fixed, by_row, losses)
+    number = 1 if pairs.are_triplets else _number_of_parts(rule, fixed, by_row, losses)
     if number > 0:
         losses = [_part(streamed, apply, i) for i in range(number)]
     loss = reduce_rows(losses, pairs.keep, weights, reduction, mean)
@@ -144,13 +304,13 @@ def _part(
     return Terms(total, active, count)
 
 
-def _statistics(pairs: NamedPairs, rows: Tensor, columns: Tensor | None, similarity: str, losses: Tensor) -> Tensor:
+def _statistics(pairs: MinedPairs, rows: Tensor, columns: Tensor | None, similarity: str, losses: Tensor) -> Tensor:
     """The vector that `PairStats` names, in a pass of its own."""
     matrix = ChunkedSimilarity(rows, columns, similarity, needs_grad=0)
     stats = torch.zeros(NUM_STATS, dtype=torch.float64, device=rows.device)
     for chunk in [slice(0, pairs.rows)] if pairs.whole else chunks(pairs.rows, pairs.columns):
-        named = pairs.chunk(chunk)
-        stats = stats + statistics(matrix.block(chunk), *named, *named, losses[chunk], pairs.keep[chunk], True)
+        s = matrix.block(chunk)
+        stats = stats + statistics(s, *pairs.counted(chunk, s), losses[chunk], pairs.keep[chunk], True)
     return stats
 
 

@@ -12,7 +12,7 @@ from pairloom import _checks
 from pairloom._dispatch import needs_reference
 from pairloom._labels import operator_labels
 from pairloom.losses._labelled import LabelledLoss
-from pairloom.losses._mined import NamedPairs
+from pairloom.losses._mined import MinedPairs
 from pairloom.losses._translate import Called, PeerKeywords, averages_pairs_of_anchors
 from pairloom.reference._rows import diagonal, labels_equal, pair_masks
 
@@ -92,6 +92,6 @@ class PairMeanLoss(LabelledLoss):
         columns = None if ref_labels is None else operator_labels(ref_labels, self.ignore_index)
         return positives_per_anchor(operator_labels(labels, self.ignore_index), columns, self.ignore_index).sum()
 
-    def named_terms(self, pairs: NamedPairs) -> Tensor:
+    def named_terms(self, pairs: MinedPairs) -> Tensor:
         """The same for the pairs of an index tuple."""
         return super().named_terms(pairs) if self.average == "anchors" else pairs.positives().sum()

@@ -9,12 +9,17 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._dispatch import as_temperature
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
+from pairloom.losses._distances import compared_rows
 from pairloom.losses._labelled import LabelledLoss, labelled_loss
+from pairloom.losses._mined import LabelledPairs, MinedPairs, mined_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
+from pairloom.reference._rows import reduce_rows
 from pairloom.reference.dcl import dcl_rule
+from pairloom.streaming import RowContext, stream_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,6 +34,7 @@ def dcl(
     temperature: Tensor | float = 0.1,
     similarity: str = "cosine",
     normalize: bool = True,
+    sigma: float | None = None,
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
@@ -41,8 +47,14 @@ def dcl(
 
         L_i = log sum_{n in N_i} e^{z_in} - mean_{p in P_i} z_ip            may be negative
 
+    With ``sigma`` positives that are far apart weigh more (DCLW): with s_i the mean similarity of the positives of
+    anchor i, over the n anchors that have positives and negatives,
+
+        L_i = log sum_{n in N_i} e^{z_in} - w_i mean_{p in P_i} z_ip,       w_i = 2 - n softmax_i(s_i / sigma)
+
     Two views of each sample are one batch, labelled by the number of the sample. Source: Yeh et al., "Decoupled
-    Contrastive Learning", ECCV 2022, whose value, the sum of both directions, is twice the mean here.
+    Contrastive Learning", ECCV 2022, whose value, the sum of both directions, is twice the mean here. The weights get
+    gradients, as in the public code.
 
     Args:
         embeddings: (N, D) float32, float64, float16 or bfloat16, any strides; the anchors. Dtypes of the two may
@@ -56,6 +68,8 @@ def dcl(
             the negated distance, with gradient 0 between equal rows) or "squared_euclidean" (its square).
         normalize: whether the two distances are those of the rows divided by their length; a row shorter than 1e-12
             becomes 0. "cosine" always divides, "dot" never.
+        sigma: spread of the weights of the positives, above 0 (0.5 in the paper); None: every positive weighs 1.
+            Gradients are then made in backward, and the similarities twice.
         reduction: "mean" and "mean_all" (over all anchors not ignored), "mean_nonzero" (over those with a loss above
             0), "sum", or "none" (one loss for each anchor). With ``weights`` a mean is sum(w L) / sum(w).
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
@@ -89,7 +103,11 @@ def dcl(
         >>> f"{pairloom.functional.dcl(x, y, temperature=0.5).item():.4f}"
         '-0.2161'
     """
-    return labelled_loss(
+    if sigma is not None:
+        _checks.positive_number("sigma", sigma)
+        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+        _checks.weights(weights, "embeddings", embeddings)
+    found = labelled_loss(
         "dcl",
         embeddings,
         labels,
@@ -97,8 +115,8 @@ def dcl(
         ref_labels,
         (),
         similarity=similarity,
-        reduction=reduction,
-        weights=weights,
+        reduction=reduction if sigma is None else "none",
+        weights=weights if sigma is None else None,
         ignore_index=ignore_index,
         return_stats=return_stats,
         allowed=_checks.SIMILARITIES,
@@ -106,6 +124,41 @@ def dcl(
         temperature=temperature,
         indices_tuple=indices_tuple,
     )
+    if sigma is None:
+        return found
+    losses, stats = found if return_stats else (found, None)
+    rows, columns = compared_rows(embeddings, ref_emb, similarity, normalize)
+    if indices_tuple is None:
+        assert labels is not None
+        pairs: LabelledPairs | MinedPairs = LabelledPairs(rows, labels, ref_labels, ignore_index)
+    else:
+        pairs = mined_pairs(indices_tuple, rows, columns, labels, ref_labels, ignore_index, similarity, normalize)
+    losses = losses + _of_the_weights(pairs, rows, columns, similarity, temperature, sigma)
+    value = reduce_rows(losses, pairs.keep, weights, reduction)
+    if stats is None:
+        return value
+    return value, stats._replace(active_anchors=(pairs.keep & (losses > 0)).sum().to(torch.float64))
+
+
+def _of_the_weights(
+    pairs: LabelledPairs | MinedPairs, rows: Tensor, columns: Tensor | None, similarity: str, temperature: Tensor | float, sigma: float
+) -> Tensor:
+    """(N,): what the weights of DCLW add to the loss of each anchor, (1 - w_i) times the mean of its positive logits."""
+
+    def mean_positive(s: Tensor, ctx: RowContext) -> Tensor:
+        positive, _ = pairs.of(ctx, s)
+        return torch.where(positive, s, 0.0).sum(1) / positive.sum(1).clamp(min=1)
+
+    def has_both(s: Tensor, ctx: RowContext) -> Tensor:
+        positive, negative = pairs.of(ctx, s)
+        return (positive.any(1) & negative.any(1)).to(s.dtype)
+
+    mean = stream_rows(mean_positive, rows, columns, similarity=similarity)
+    with torch.no_grad():
+        counted = pairs.keep & (stream_rows(has_both, rows, columns, similarity=similarity) > 0)
+    share = torch.where(counted, mean / sigma, torch.finfo(mean.dtype).min).softmax(0)
+    logits = torch.where(counted, mean, 0.0) / as_temperature(temperature, rows).to(mean.dtype)
+    return torch.where(counted, (counted.sum() * share - 1) * logits, 0.0)
 
 
 class DCLLoss(LabelledLoss):
@@ -115,6 +168,7 @@ class DCLLoss(LabelledLoss):
         temperature: number above 0, or float tensor: 0-d, or (N,). Gets a gradient.
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean".
         normalize: whether the two distances are those of the rows divided by their length.
+        sigma: spread of the weights of the positives (DCLW); None: every positive weighs 1.
         reduction: "mean", "mean_all", "mean_nonzero", "sum" or "none".
         ignore_index: anchors and columns of this class take no part; None switches it off.
         **peer: ``distance``, ``reducer``, ``embedding_regularizer``, ``embedding_reg_weight``, ``collect_stats`` as in
@@ -140,12 +194,15 @@ class DCLLoss(LabelledLoss):
         *,
         similarity: str = "cosine",
         normalize: bool = True,
+        sigma: float | None = None,
         reduction: str = "mean",
         ignore_index: int | None = -100,
         **peer: Unpack[PeerKeywords],
     ) -> None:
         _checks.positive_number("temperature", temperature)
-        own = {"temperature": float(temperature), "normalize": normalize}
+        if sigma is not None:
+            _checks.positive_number("sigma", sigma)
+        own = {"temperature": float(temperature), "normalize": normalize, "sigma": sigma}
         super().__init__(own, similarity, reduction, ignore_index, **peer)
 
 

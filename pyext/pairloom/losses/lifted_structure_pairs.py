@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks
-from pairloom._labels import operator_labels
 from pairloom.losses._distances import compared_rows, is_distance
 from pairloom.losses._labelled import DISTANCES, check_labelled
-from pairloom.losses._mined import NamedPairs
+from pairloom.losses._mined import LabelledPairs, MinedPairs, mined_pairs
 from pairloom.losses._pair_means import AVERAGES, PairMeanLoss
 from pairloom.losses._translate import PeerKeywords
 from pairloom.losses.lifted_structure import lifted_structure
-from pairloom.reference._rows import Terms, labels_equal, log_sum_exp, pair_masks, reduce_rows
+from pairloom.reference._rows import Terms, log_sum_exp, reduce_rows
 from pairloom.streaming import RowContext, stream_rows
 
 if TYPE_CHECKING:
@@ -113,33 +112,24 @@ def lifted_structure_pairs(
     rows, columns = compared_rows(embeddings, ref_emb, similarity, normalize)
     if not is_distance(similarity):  # a similarity is a distance with the sign turned, and so is its margin
         neg_margin, pos_margin = -neg_margin, -pos_margin
-    named = None
+    if indices_tuple is not None and columns is not None:
+        raise ValueError("indices_tuple is given with ref_emb; this loss takes index tuples of one batch only")
     if indices_tuple is None:
         assert labels is not None
-        own = operator_labels(labels, ignore_index)
-        other = own if ref_labels is None else operator_labels(ref_labels, ignore_index)
-        keep = ~labels_equal(own, ignore_index, embeddings)
+        pairs: LabelledPairs | MinedPairs = LabelledPairs(rows, labels, ref_labels, ignore_index)
     else:
-        if columns is not None:
-            raise ValueError("indices_tuple is given with ref_emb; this loss takes index tuples of one batch only")
-        named = NamedPairs(indices_tuple, rows, columns, labels, ref_labels, ignore_index)
-        own, other, keep = named.keep, named.column_keep, named.keep
+        pairs = mined_pairs(
+            indices_tuple, rows, columns, labels, ref_labels, ignore_index, similarity, normalize
+        )
 
-    def pairs(ctx: RowContext) -> tuple[Tensor, Tensor]:
-        """Masks of the rows and columns that ``ctx`` has the labels of: same class, another class."""
-        if named is not None:
-            return named.of(ctx)
-        own_pair = ctx.self_mask if ref_emb is None else None
-        return pair_masks(ctx.row_args[0], ctx.column_args[0], ignore_index, own_pair)
-
-    def negatives(s: Tensor, ctx: RowContext) -> Tensor:
-        total, nothing = log_sum_exp(neg_margin + s, pairs(ctx)[1])
+    def negatives(s: Tensor, ctx: RowContext, pairs: LabelledPairs | MinedPairs = pairs) -> Tensor:
+        total, nothing = log_sum_exp(neg_margin + s, pairs.of(ctx, s)[1])
         return torch.where(nothing, -torch.inf, total)
 
     def terms(s: Tensor, ctx: RowContext) -> Tensor:
         """(R, M) -> (R, M): the loss of every positive pair, 0 elsewhere."""
-        near_row, near_column = ctx.row_args[1].unsqueeze(1), ctx.column_args[1].unsqueeze(0)
-        positive = pairs(ctx)[0] & ~((near_row == -torch.inf) & (near_column == -torch.inf))
+        near_row, near_column = ctx.row_args[0].unsqueeze(1), ctx.column_args[0].unsqueeze(0)
+        positive = pairs.of(ctx, s)[0] & ~((near_row == -torch.inf) & (near_column == -torch.inf))
         # Masked before the exponential: log(e^a + e^b) of -inf and -inf has no derivative.
         far = torch.where(
             positive,
@@ -150,28 +140,28 @@ def lifted_structure_pairs(
         )
         return torch.where(far <= 0, 0.0, far * far / 2)  # "not <= 0", so that NaN is kept
 
-    row_near = stream_rows(negatives, rows, columns, similarity=similarity, row_args=(own,), column_args=(other,))
-    column_near = row_near
+    row_near = column_near = stream_rows(negatives, rows, columns, similarity=similarity)
     if columns is not None:
-        column_near = stream_rows(
-            negatives, columns, rows, similarity=similarity, row_args=(other,), column_args=(own,)
-        )
-    given: dict[str, Any] = {"similarity": similarity, "row_args": (own, row_near), "column_args": (other, column_near)}
+        assert labels is not None
+        assert ref_labels is not None
+        back = LabelledPairs(columns, ref_labels, labels, ignore_index)
+        column_near = stream_rows(lambda s, ctx: negatives(s, ctx, back), columns, rows, similarity=similarity)
+    given: dict[str, Any] = {"similarity": similarity, "row_args": (row_near,), "column_args": (column_near,)}
     total = stream_rows(lambda s, ctx: terms(s, ctx).sum(1), rows, columns, **given)
     with torch.no_grad():
-        count = stream_rows(lambda s, ctx: pairs(ctx)[0].sum(1).to(s.dtype), rows, columns, **given)
+        count = stream_rows(lambda s, ctx: pairs.of(ctx, s)[0].sum(1).to(s.dtype), rows, columns, **given)
         active = count
         if reduction == "mean_nonzero":
             active = stream_rows(lambda s, ctx: (~(terms(s, ctx) <= 0)).sum(1).to(s.dtype), rows, columns, **given)
     parts = (Terms(total, active, count),) if average == "pairs" else total / count.clamp(min=1)
-    loss = reduce_rows(parts, keep, weights, reduction)
+    loss = reduce_rows(parts, pairs.keep, weights, reduction)
     if not return_stats:
         return loss
     with torch.no_grad():  # the pairs are those of the other form
         options: dict[str, Any] = {"similarity": similarity, "normalize": normalize, "ignore_index": ignore_index}
         options["indices_tuple"] = indices_tuple
         _, stats = lifted_structure(embeddings, labels, ref_emb, ref_labels, return_stats=True, **options)
-        active_anchors = (keep & (total > 0)).sum().to(torch.float64)
+        active_anchors = (pairs.keep & (total > 0)).sum().to(torch.float64)
     return loss, stats._replace(active_anchors=active_anchors)
 
 

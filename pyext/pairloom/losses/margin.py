@@ -14,7 +14,7 @@ from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
-from pairloom.reference.margin import margin_rule
+from pairloom.reference.margin import margin_of_triplets, margin_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -63,8 +63,9 @@ def margin(
             over the triplets of each anchor). With ``weights`` every triplet counts as much as its anchor.
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors and columns of this class are in no pair; None switches it off.
-        indices_tuple: pairs of a miner, 3 or 4 index tensors: of each anchor, its positives and its negatives among
-            these make all triplets. Gradients are then made in backward.
+        indices_tuple: of a miner, 3 index tensors (anchors, positives, negatives): these triplets and no others, one
+            that is named twice counts twice; or 4 (anchors, positives, anchors of negatives, negatives): all triplets
+            of these pairs. ``labels`` may be None. Gradients are then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -219,7 +220,9 @@ def _samples(
             yield Sample(f"row-beta-{sample.name}", learned, (*sample.differentiable, "beta"), needs_float64=True)
 
 
-define_streamed("margin", margin_rule, ("Tensor boundary", "float margin"), mean="nonzero")
+define_streamed(
+    "margin", margin_rule, ("Tensor boundary", "float margin"), mean="nonzero", triplet_rule=margin_of_triplets
+)
 record = register(
     OpRecord(
         name="margin",

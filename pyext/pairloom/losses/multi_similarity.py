@@ -16,7 +16,7 @@ from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows, is_distance
 from pairloom.losses._labelled import LabelledLoss, check_labelled
-from pairloom.losses._mined import NamedPairs, mined_loss
+from pairloom.losses._mined import mined_loss, mined_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.multi_similarity import multi_similarity_rule
@@ -202,7 +202,9 @@ def multi_similarity(
     _check_settings(alpha, beta, base, epsilon)
     if indices_tuple is not None:
         embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
-        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        pairs = mined_pairs(
+            indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize
+        )
         return mined_loss(
             multi_similarity_rule,
             {"alpha": alpha, "beta": beta, "base": -base if is_distance(similarity) else base, "epsilon": epsilon},

@@ -14,7 +14,7 @@ from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows
 from pairloom.losses._labelled import check_labelled
-from pairloom.losses._mined import NamedPairs, mined_loss
+from pairloom.losses._mined import mined_loss, mined_pairs
 from pairloom.losses._pair_means import AVERAGES, PairMeanLoss, positives_per_anchor
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.info_nce import info_nce_rule
@@ -193,7 +193,9 @@ def nt_xent(
     _checks.choice("average", average, AVERAGES)
     if indices_tuple is not None:
         embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
-        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        pairs = mined_pairs(
+            indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize
+        )
         if average == "pairs":
             count = pairs.positives()
             weights = count if weights is None else count * weights

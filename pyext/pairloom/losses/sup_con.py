@@ -16,7 +16,7 @@ from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows
 from pairloom.losses._labelled import LabelledLoss, check_labelled
-from pairloom.losses._mined import NamedPairs, mined_loss
+from pairloom.losses._mined import mined_loss, mined_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.sup_con import sup_con_rule
@@ -193,7 +193,9 @@ def sup_con(
     _checks.choice("form", form, FORMS)
     if indices_tuple is not None:
         embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
-        pairs = NamedPairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index)
+        pairs = mined_pairs(
+            indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize
+        )
         return mined_loss(
             sup_con_rule,
             {"temperature": temperature, "form": form},

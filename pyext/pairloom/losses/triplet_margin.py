@@ -14,7 +14,7 @@ from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
-from pairloom.reference.triplet_margin import triplet_margin_rule
+from pairloom.reference.triplet_margin import triplet_margin_of_triplets, triplet_margin_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,6 +37,7 @@ def triplet_margin(
     reduction: str = "mean",
     weights: Tensor | None = None,
     ignore_index: int | None = -100,
+    indices_tuple: Any = None,
     return_stats: bool = False,
 ) -> Any:
     r"""Triplet loss over all triplets of the batch, or over those of one kind, without ever listing them.
@@ -73,6 +74,9 @@ def triplet_margin(
             as much as its anchor.
         weights: (N,) float, >= 0, one for each anchor. Gets a gradient.
         ignore_index: anchors and columns of this class are in no triplet; None switches it off.
+        indices_tuple: of a miner, 3 index tensors (anchors, positives, negatives): these triplets and no others, one
+            that is named twice counts twice; or 4 (anchors, positives, anchors of negatives, negatives): all triplets
+            of these pairs. ``labels`` may be None. Gradients are then made in backward.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
@@ -114,6 +118,7 @@ def triplet_margin(
         return_stats=return_stats,
         allowed=DISTANCES,
         normalize=normalize,
+        indices_tuple=indices_tuple,
     )
 
 
@@ -166,7 +171,6 @@ class TripletMarginLoss(LabelledLoss):
 
     function = staticmethod(triplet_margin)
     similarities = DISTANCES
-    instead_of_indices = "it mines inside, see triplets=..."
     means_over = "triplets"
 
     def __init__(
@@ -228,6 +232,7 @@ define_streamed(
         "float? highest",
     ),
     mean="nonzero",
+    triplet_rule=triplet_margin_of_triplets,
 )
 record = register(
     OpRecord(

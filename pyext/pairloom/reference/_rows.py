@@ -202,6 +202,16 @@ def softplus(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, 0.0) + log1p(torch.exp(-magnitude))
 
 
+def terms_by_row(s: Tensor, rows: Tensor, over: Tensor, valid: Tensor) -> Terms:
+    """(k T,) hinges before they are cut off at 0, k of each of T triplets in turn, summed by the (T,) rows they are of."""
+    times = over.shape[0] // max(rows.shape[0], 1) if rows.shape[0] else 1
+    rows, valid = rows.repeat(times), valid.repeat(times)
+    active = valid & ~(over <= 0)  # "not <= 0", so that NaN is kept
+    total = s.new_zeros(s.shape[0]).index_add(0, rows, torch.where(active, over, 0.0))
+    nothing = torch.zeros(s.shape[0], dtype=torch.int64, device=s.device)
+    return Terms(total, *(nothing.index_add(0, rows, mask.to(torch.int64)) for mask in (active, valid)))
+
+
 def reduce_rows(losses: RowLosses, keep: Tensor, weights: Tensor | None, reduction: str, mean: str = "all") -> Tensor:
     """Losses of N rows -> scalar (or (N,) for "none"). Rows not kept count nowhere; nothing to average is exactly 0.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pairloom.reference._rows import Terms, by_row, labelled_loss
+from pairloom.reference._rows import Terms, by_row, labelled_loss, terms_by_row
 
 
 def margin_rule(s: Tensor, positive: Tensor, negative: Tensor, boundary: Tensor | float, margin: float) -> list[Terms]:
@@ -23,6 +23,21 @@ def margin_rule(s: Tensor, positive: Tensor, negative: Tensor, boundary: Tensor 
     near = _over(-s - at + margin, positive, negative.sum(1))
     far = _over(at + s + margin, negative, positive.sum(1))
     return [Terms(*(a + b for a, b in zip(near, far, strict=True)))]
+
+
+def margin_of_triplets(
+    s: Tensor,
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    valid: Tensor,
+    boundary: Tensor | float,
+    margin: float,
+) -> list[Terms]:
+    """(R, M) similarities and (T,) triplets of these rows -> their halves, by rows."""
+    at = boundary[anchors] if isinstance(boundary, Tensor) and boundary.dim() == 1 else boundary
+    near, far = -s[anchors, positives] - at + margin, at + s[anchors, negatives] + margin
+    return [terms_by_row(s, anchors, torch.cat([near, far]), valid)]
 
 
 def _over(over: Tensor, mask: Tensor, times: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pairloom._dispatch import in_transform
 from pairloom._heap import CLOSE_AFTER, close_holes
-from pairloom.reference._rows import Terms, labelled_loss, softplus
+from pairloom.reference._rows import Terms, labelled_loss, softplus, terms_by_row
 
 
 def triplet_margin_rule(
@@ -136,6 +136,27 @@ def _softplus_terms(
     terms = torch.where(chosen, softplus(torch.where(chosen, margin - beyond, 0.0)), 0.0)
     active = chosen & ~(terms.detach() <= 0)
     return terms.sum(dim=(1, 2), dtype=torch.float64), active.sum(dim=(1, 2)), chosen.sum(dim=(1, 2))
+
+
+def triplet_margin_of_triplets(
+    s: Tensor,
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    valid: Tensor,
+    margin: float,
+    smooth_loss: bool,
+    lowest: float | None,
+    highest: float | None,
+) -> list[Terms]:
+    """(R, M) similarities and (T,) triplets of these rows -> their losses, by rows."""
+    nearer = s[anchors, positives] - s[anchors, negatives]
+    over = margin - nearer
+    if lowest is not None:
+        valid = valid & (nearer > lowest)
+    if highest is not None:
+        valid = valid & ~(nearer > highest)
+    return [terms_by_row(s, anchors, softplus(over) if smooth_loss else over, valid)]
 
 
 def triplet_margin(
