@@ -6,7 +6,7 @@ They run through `pairloom.stream_rows`: O((N + M) D) memory and that of the tup
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from pairloom.reference._rows import (
     statistics,
 )
 from pairloom.streaming import RowContext, stream_rows
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias
 
 
 class NamedPairs:
@@ -212,7 +215,7 @@ class NamedTriplets(NamedPairs):
         return anchors - (rows.start or 0), positives, negatives, self.valid[mine]
 
 
-MinedPairs = Union[NamedPairs, ChosenPairs]
+MinedPairs: TypeAlias = "NamedPairs | ChosenPairs"
 
 
 def is_miner(indices_tuple: Any) -> bool:
@@ -232,7 +235,7 @@ def mined_pairs(
     *,
     as_triplets: bool = False,
 ) -> MinedPairs:
-    """Those of an index tuple, or of a miner in its place; of three tensors, if asked for, one triplet after another."""
+    """Those of an index tuple or of a miner in its place; three tensors are triplets one by one, if asked for."""
     if is_miner(indices_tuple):
         return ChosenPairs(indices_tuple, rows, columns, labels, ref_labels, ignore_index, similarity, normalize)
     kind = NamedTriplets if as_triplets and len(indices_tuple) == 3 else NamedPairs

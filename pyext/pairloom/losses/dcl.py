@@ -141,9 +141,14 @@ def dcl(
 
 
 def _of_the_weights(
-    pairs: LabelledPairs | MinedPairs, rows: Tensor, columns: Tensor | None, similarity: str, temperature: Tensor | float, sigma: float
+    pairs: LabelledPairs | MinedPairs,
+    rows: Tensor,
+    columns: Tensor | None,
+    similarity: str,
+    temperature: Tensor | float,
+    sigma: float,
 ) -> Tensor:
-    """(N,): what the weights of DCLW add to the loss of each anchor, (1 - w_i) times the mean of its positive logits."""
+    """(N,): what the weights of DCLW add to the losses, (1 - w_i) times the mean of the positive logits of anchor i."""
 
     def mean_positive(s: Tensor, ctx: RowContext) -> Tensor:
         positive, _ = pairs.of(ctx, s)

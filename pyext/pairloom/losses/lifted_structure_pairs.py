@@ -118,9 +118,7 @@ def lifted_structure_pairs(
         assert labels is not None
         pairs: LabelledPairs | MinedPairs = LabelledPairs(rows, labels, ref_labels, ignore_index)
     else:
-        pairs = mined_pairs(
-            indices_tuple, rows, columns, labels, ref_labels, ignore_index, similarity, normalize
-        )
+        pairs = mined_pairs(indices_tuple, rows, columns, labels, ref_labels, ignore_index, similarity, normalize)
 
     def negatives(s: Tensor, ctx: RowContext, pairs: LabelledPairs | MinedPairs = pairs) -> Tensor:
         total, nothing = log_sum_exp(neg_margin + s, pairs.of(ctx, s)[1])

@@ -202,9 +202,7 @@ def multi_similarity(
     _check_settings(alpha, beta, base, epsilon)
     if indices_tuple is not None:
         embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
-        pairs = mined_pairs(
-            indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize
-        )
+        pairs = mined_pairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize)
         return mined_loss(
             multi_similarity_rule,
             {"alpha": alpha, "beta": beta, "base": -base if is_distance(similarity) else base, "epsilon": epsilon},

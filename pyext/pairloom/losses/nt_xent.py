@@ -193,9 +193,7 @@ def nt_xent(
     _checks.choice("average", average, AVERAGES)
     if indices_tuple is not None:
         embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
-        pairs = mined_pairs(
-            indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize
-        )
+        pairs = mined_pairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize)
         if average == "pairs":
             count = pairs.positives()
             weights = count if weights is None else count * weights

@@ -193,9 +193,7 @@ def sup_con(
     _checks.choice("form", form, FORMS)
     if indices_tuple is not None:
         embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
-        pairs = mined_pairs(
-            indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize
-        )
+        pairs = mined_pairs(indices_tuple, embeddings, ref_emb, labels, ref_labels, ignore_index, similarity, normalize)
         return mined_loss(
             sup_con_rule,
             {"temperature": temperature, "form": form},

@@ -17,7 +17,7 @@ class MultiSimilarityMiner(PairMiner):
         positives with s_ip - epsilon < max_n s_in,      negatives with s_in + epsilon > min_p s_ip
 
     Anchors without positives or without negatives have no pair. Source: Wang et al., "Multi-Similarity Loss with
-    General Pair Weighting for Deep Metric Learning", CVPR 2019. `MultiSimilarityLoss(epsilon=...)` does the same inside.
+    General Pair Weighting for Deep Metric Learning", CVPR 2019. `MultiSimilarityLoss(epsilon=...)` does it inside.
 
     Args:
         epsilon: how much harder than allowed a pair may look, in units of the similarity.

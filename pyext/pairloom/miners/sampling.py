@@ -20,8 +20,8 @@ from pairloom.miners._miner import Miner
 class DistanceWeightedMiner(Miner):
     r"""For every positive pair one negative of its anchor, drawn so that all distances are about equally frequent.
 
-    On the unit sphere in D dimensions distances crowd around sqrt(2); with d = max(D_an, cutoff), negatives are drawn with
-    a weight of the inverse density,
+    On the unit sphere in D dimensions distances crowd around sqrt(2); with d = max(D_an, cutoff), negatives are drawn
+    with a weight of the inverse density,
 
         w = d^(2 - D) (1 - d^2 / 4)^((3 - D) / 2)     for D_an < nonzero_loss_cutoff,      else 0.
 

@@ -203,7 +203,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def terms_by_row(s: Tensor, rows: Tensor, over: Tensor, valid: Tensor) -> Terms:
-    """(k T,) hinges before they are cut off at 0, k of each of T triplets in turn, summed by the (T,) rows they are of."""
+    """(k T,) hinges before they are cut off at 0, the first of each of T triplets and so on, summed by (T,) rows."""
     times = over.shape[0] // max(rows.shape[0], 1) if rows.shape[0] else 1
     rows, valid = rows.repeat(times), valid.repeat(times)
     active = valid & ~(over <= 0)  # "not <= 0", so that NaN is kept
