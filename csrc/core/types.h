@@ -121,4 +121,22 @@ struct TopkCall {
   int64_t* indices;  // (Q, k)
 };
 
+// Of some rows of similarities, with masks of their pairs; all contiguous, (rows, columns).
+struct TripletHingesCall {
+  const void* s;
+  int64_t rows;
+  int64_t columns;
+  const uint8_t* positive;
+  const uint8_t* negative;
+  double margin;
+  bool has_lowest;
+  bool has_highest;
+  double lowest;
+  double highest;
+  void* total;      // (rows)
+  int64_t* active;  // (rows)
+  int64_t* count;   // (rows)
+  void* slope;      // (rows, columns) or null
+};
+
 }  // namespace pairloom

@@ -6,6 +6,7 @@
 #include "engine/pair_loss.h"
 #include "engine/pair_sweep.h"
 #include "engine/split_products.h"
+#include "engine/triplets.h"
 #include "engine/two_ways.h"
 #include "rules/info_nce.h"
 #include "rules/multi_similarity.h"
@@ -80,6 +81,11 @@ void run_loss(const Call& call, const Parallel& pool) {
   run<T, FmaProducts<T>>(call, pool);
 }
 
+template <class T>
+void run_triplet_hinges(const TripletHingesCall& call, const Parallel& pool) {
+  TripletHinges<T>(call, pool).run();
+}
+
 template <class Call>
 constexpr Kernel<Call> kLoss = {run_loss<float, Call>, run_loss<double, Call>};
 
@@ -97,6 +103,7 @@ const Kernels table = {
     .sup_con = kLoss<SupConCall>,
     .pairwise_similarity = {pairwise_f32, pairwise_f64},
     .topk = {topk_f32, topk_f64},
+    .triplet_hinges = {run_triplet_hinges<float>, run_triplet_hinges<double>},
     .fma_rate = fma_rate_f32,
 };
 

@@ -30,7 +30,7 @@ from pairloom.reference._rows import (
 from pairloom.streaming import RowContext, stream_rows
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeAlias
+    from typing import TypeAlias
 
 
 class NamedPairs:

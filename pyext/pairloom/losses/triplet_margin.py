@@ -11,9 +11,11 @@ from torch import Tensor
 from pairloom import _checks, reference
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
+from pairloom._triplet_hinges import triplet_hinges
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
+from pairloom.reference._rows import Terms
 from pairloom.reference.triplet_margin import triplet_margin_of_triplets, triplet_margin_rule
 
 if TYPE_CHECKING:
@@ -222,6 +224,20 @@ def _samples(
             yield Sample(f"smooth-semihard-{sample.name}", other, sample.differentiable, needs_float64=True)
 
 
+def _kernel_rule(
+    s: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float,
+    smooth_loss: bool,
+    lowest: float | None,
+    highest: float | None,
+) -> list[Terms]:
+    if smooth_loss:
+        return triplet_margin_rule(s, positive, negative, margin, smooth_loss, lowest, highest)
+    return [triplet_hinges(s, positive, negative, margin, lowest, highest)]
+
+
 define_streamed(
     "triplet_margin",
     triplet_margin_rule,
@@ -233,6 +249,7 @@ define_streamed(
     ),
     mean="nonzero",
     triplet_rule=triplet_margin_of_triplets,
+    kernel_rule=_kernel_rule,
 )
 record = register(
     OpRecord(
