@@ -76,9 +76,11 @@ class PairRun {
   }
 
   int64_t rows_per_chunk() const {
-    // About 16 MiB of S, which the caches of today hold; never fewer than one chunk of full tiles, which feeds d_columns.
+    // About 16 MiB of S, which the caches of today hold, or up to 512 rows in 32 MiB: every chunk costs a pass over d_columns. Never fewer
+    // than one chunk of full tiles, which feeds d_columns.
     const int64_t fitting = (int64_t{16} << 20) / (std::max<int64_t>(m_, 1) * static_cast<int64_t>(sizeof(T)));
-    const int64_t rows = std::clamp(fitting / kChunkRows * kChunkRows, kChunkRows, 8 * kChunkRows);
+    const int64_t wanted = std::max(fitting, std::min<int64_t>(2 * fitting, 512));
+    const int64_t rows = std::clamp(wanted / kChunkRows * kChunkRows, kChunkRows, 8 * kChunkRows);
     return std::min(rows, std::max<int64_t>(n_, 1));
   }
 
