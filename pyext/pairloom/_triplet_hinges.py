@@ -1,4 +1,4 @@
-"""The hinge rule of `triplet_margin` on a few rows at a time, in C++: ``torch.ops.pairloom.triplet_hinges``, with gradient."""
+"""The hinge rule of `triplet_margin` on some rows, in C++ (``torch.ops.pairloom.triplet_hinges``), with its gradient."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Hinges(torch.autograd.Function):
 def triplet_hinges(
     s: Tensor, positive: Tensor, negative: Tensor, margin: float, lowest: float | None, highest: float | None
 ) -> Terms:
-    """(R, M) similarities and masks -> the hinges of all triplets of each row, as in `pairloom.reference.triplet_margin`.
+    """(R, M) similarities and masks -> hinges of all triplets of each row, as in `pairloom.reference.triplet_margin`.
 
     One pass over the negatives of a row for each of its positives. Differentiable once, on the CPU.
     """

@@ -63,7 +63,7 @@ def binomial_deviance(
             switches it off.
         indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
             anchors of negatives, negatives): only these count, each once, and ``labels`` may be None. Gradients are
-            then made in backward.
+            then made in backward. Or a miner of pairs (`pairloom.miners`), which chooses in the pass of the loss.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:

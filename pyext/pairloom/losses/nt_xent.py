@@ -153,7 +153,8 @@ def nt_xent(
             switches it off.
         indices_tuple: pairs of a miner, 3 index tensors (anchors, positives, negatives) or 4 (anchors, positives,
             anchors of negatives, negatives): only these count, each once (pytorch-metric-learning counts a pair that is
-            named twice twice), and ``labels`` may be None. Gradients are then made in backward.
+            named twice twice), and ``labels`` may be None. Gradients are then made in backward. Or a miner of
+            pairs (`pairloom.miners`), which chooses in the pass of the loss.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:

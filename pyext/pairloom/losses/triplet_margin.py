@@ -78,7 +78,8 @@ def triplet_margin(
         ignore_index: anchors and columns of this class are in no triplet; None switches it off.
         indices_tuple: of a miner, 3 index tensors (anchors, positives, negatives): these triplets and no others, one
             that is named twice counts twice; or 4 (anchors, positives, anchors of negatives, negatives): all triplets
-            of these pairs. ``labels`` may be None. Gradients are then made in backward.
+            of these pairs. ``labels`` may be None. Gradients are then made in backward. Or a miner of
+            pairs (`pairloom.miners`), which chooses in the pass of the loss.
         return_stats: also return `PairStats`, counted in the same pass.
 
     Returns:
