@@ -1,4 +1,4 @@
-"""The hinge rule of `triplet_margin` on some rows, in C++ (``torch.ops.pairloom.triplet_hinges``), with its gradient."""
+"""The hinge rule of `triplet_margin` on some rows in C++, ``torch.ops.pairloom.triplet_hinges``, and its gradient."""
 
 from __future__ import annotations
 

@@ -32,12 +32,18 @@ def every_record(**supports: bool) -> list:
 
 
 def every_sample(
-    *, differentiable: bool = False, needs_float64: bool = True, quick: int | None = None, **supports: bool
+    *,
+    differentiable: bool = False,
+    needs_float64: bool = True,
+    quick: int | None = None,
+    most: int | None = None,
+    **supports: bool,
 ) -> list:
     """Parameters (record, name of the sample).
 
     ``differentiable=True``: those with something to differentiate; ``needs_float64=False``: without near ties;
-    ``quick``: so many of each record in the default run, spread over its list, the others marked slow.
+    ``quick``: so many of each record in the default run, spread over its list, the others marked slow; ``most``: so
+    many in all, where one takes seconds and what differs between samples hardly matters.
     """
     parameters = []
     for (record,) in (parameter.values for parameter in every_record(**supports)):
@@ -46,6 +52,7 @@ def every_sample(
             for sample in record.samples()
             if (sample.differentiable or not differentiable) and (needs_float64 or not sample.needs_float64)
         ]
+        samples = samples[:: -(-len(samples) // (most or len(samples)))]
         # Operators by a rule in Python share all of their machinery: some samples of each are enough by default.
         few = quick if record.support.standalone else min(quick or 2, 2)
         every = 1 if few is None else -(-len(samples) // few)

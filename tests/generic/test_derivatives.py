@@ -54,7 +54,7 @@ def test_func_transforms(record, name):
     torch.testing.assert_close(per_sample[0], torch.func.grad(total)(*(pair[0] for pair in pairs)))
 
 
-@pytest.mark.parametrize(("record", "name"), every_sample(quick=2))
+@pytest.mark.parametrize(("record", "name"), every_sample(quick=2, most=4))
 def test_opcheck(record, name):
     sample = sample_named(record, name)
     opcheck(record.op, record.op_arguments(sample))

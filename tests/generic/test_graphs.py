@@ -43,12 +43,12 @@ def named_tensors(sample):
     return {name: value for name, value in sample.arguments.items() if isinstance(value, torch.Tensor)}
 
 
-@pytest.mark.parametrize(("record", "name"), every_sample(compile=True, quick=3))
+@pytest.mark.parametrize(("record", "name"), every_sample(compile=True, quick=3, most=6))
 def test_compile_makes_one_graph_for_all_sizes(record, name):
     compiled_equals_eager(record, name, "aot_eager")
 
 
-@pytest.mark.parametrize(("record", "name"), every_sample(compile=True, quick=1))
+@pytest.mark.parametrize(("record", "name"), every_sample(compile=True, quick=1, most=2))
 def test_inductor_equals_eager(record, name):
     compiled_equals_eager(record, name, "inductor")
 

@@ -11,7 +11,7 @@ from tests.generic.common import Call, dynamic_shapes, every_sample, outputs_of,
 SHAPES = [(7, 10, 5), (2, 3, 5), (40, 33, 5)]
 
 
-@pytest.mark.parametrize(("record", "name"), every_sample(onnx=True, quick=2))
+@pytest.mark.parametrize(("record", "name"), every_sample(onnx=True, quick=2, most=5))
 def test_equals_eager_at_other_sizes(record, name, tmp_path):
     sample = sample_named(record, name)
     module = Call(record, sample)
