@@ -1,17 +1,38 @@
-"""Retrieval metrics: does the gallery answer a query with items of the query's class?
+"""Metrics: does the gallery answer a query with items of the query's class, and how do embeddings lie?
 
-    recall_at_k      share of queries with a right answer among the first k
-    precision_at_1   share of queries whose first answer is right
-    map_at_r         how well the right answers are ranked, all of them counted
+    recall_at_k            share of queries with a right answer among the first k
+    precision_at_1         share of queries whose first answer is right
+    r_precision            share of right answers among the first R
+    map_at_r               how well the right answers are ranked, all of them counted
+    mean_reciprocal_rank   where the first right answer stands
+    ndcg_at_k              the same for the first k answers, later ones counting less
+    roc_auc, error_rates   pairs: one class or two?
+    alignment, uniformity, effective_rank   how rows lie on the sphere
 
     metric(queries, query_labels, gallery=None, gallery_labels=None, *, similarity="cosine") -> float
 
-Without a gallery the queries search among themselves, leave-one-out. All of them are made of `pairloom.topk` alone,
-block by block (`_ranking`), so no Q x M matrix exists.
+Without a gallery the queries search among themselves, leave-one-out. All of them work block by block, so no Q x M
+matrix exists.
 """
 
 from pairloom.metrics.average_precision import map_at_r
+from pairloom.metrics.geometry import alignment, effective_rank, uniformity
 from pairloom.metrics.precision import precision_at_1
+from pairloom.metrics.ranking import mean_reciprocal_rank, ndcg_at_k, r_precision
 from pairloom.metrics.recall import recall_at_k
+from pairloom.metrics.verification import ErrorRates, error_rates, roc_auc
 
-__all__ = ["map_at_r", "precision_at_1", "recall_at_k"]
+__all__ = [
+    "ErrorRates",
+    "alignment",
+    "effective_rank",
+    "error_rates",
+    "map_at_r",
+    "mean_reciprocal_rank",
+    "ndcg_at_k",
+    "precision_at_1",
+    "r_precision",
+    "recall_at_k",
+    "roc_auc",
+    "uniformity",
+]

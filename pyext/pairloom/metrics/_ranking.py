@@ -13,9 +13,14 @@ from torch import Tensor
 
 from pairloom import _checks
 from pairloom.scoring import topk
+from pairloom.similarity import pairwise_similarity
 
 BLOCK_ANSWERS = 1 << 19
 """Answers (queries times depth) judged at once. An answer takes about 60 bytes on the way, so a block takes 30 MB."""
+
+
+BLOCK_SCORES = 1 << 20
+"""Scores of a block where whole rows are looked at: 4 MiB."""
 
 
 class Ranked(NamedTuple):
@@ -25,6 +30,51 @@ class Ranked(NamedTuple):
     """(B, depth) bool, best answer first: whether the answer has the query's label. A missing answer is no hit."""
     relevant: Tensor
     """(B,) int64, R: items of the gallery with the query's label, the query itself not counted."""
+
+
+class Searched(NamedTuple):
+    """Queries and what they are to find, checked and detached."""
+
+    queries: Tensor
+    query_labels: Tensor
+    gallery: Tensor
+    gallery_labels: Tensor
+    leave_one_out: bool
+    relevant: Tensor
+    """(Q,) int64, R: items of the gallery with the query's label, the query itself not counted."""
+
+
+def searched(
+    queries: Tensor, query_labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None, similarity: str
+) -> Searched:
+    """The arguments of a metric, checked before anything is computed."""
+    _checks.embeddings("queries", queries, gallery=gallery)
+    _checks.labels("query_labels", query_labels, "queries", queries)
+    _checks.given_together("gallery_labels", gallery_labels, "gallery", gallery, "pass both, or neither")
+    _checks.given_together("gallery", gallery, "gallery_labels", gallery_labels, "pass both, or neither")
+    if gallery is not None and gallery_labels is not None:
+        _checks.labels("gallery_labels", gallery_labels, "gallery", gallery)
+        _checks.same_label_kind("query_labels", query_labels, "gallery_labels", gallery_labels)
+    _checks.choice("similarity", similarity, _checks.SIMILARITIES)
+    leave_one_out = gallery is None
+    queries, query_labels = queries.detach(), query_labels.to(torch.int64)
+    gallery = queries if gallery is None else gallery.detach()
+    gallery_labels = query_labels if gallery_labels is None else gallery_labels.to(torch.int64)
+    relevant = _count_equal(query_labels, gallery_labels) - int(leave_one_out)
+    return Searched(queries, query_labels, gallery, gallery_labels, leave_one_out, relevant)
+
+
+def scored_blocks(given: Searched, similarity: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Some queries at a time: their numbers (B,), scores (B, M), and hits (B, M).
+
+    A query is no answer to itself: its score is NaN, as every score that is no number.
+    """
+    count = max(1, BLOCK_SCORES // max(len(given.gallery), 1))
+    for block in torch.arange(len(given.queries), device=given.queries.device).split(count):
+        scores = pairwise_similarity(given.queries[block], given.gallery, similarity=similarity)
+        if given.leave_one_out:
+            scores.scatter_(1, block.unsqueeze(1), torch.nan)
+        yield block, scores, given.query_labels[block].unsqueeze(1) == given.gallery_labels
 
 
 def ranked_answers(
@@ -43,21 +93,8 @@ def ranked_answers(
 
     Arguments are checked on the first step, before anything is computed.
     """
-    _checks.embeddings("queries", queries, gallery=gallery)
-    _checks.labels("query_labels", query_labels, "queries", queries)
-    _checks.given_together("gallery_labels", gallery_labels, "gallery", gallery, "pass both, or neither")
-    _checks.given_together("gallery", gallery, "gallery_labels", gallery_labels, "pass both, or neither")
-    if gallery is not None and gallery_labels is not None:
-        _checks.labels("gallery_labels", gallery_labels, "gallery", gallery)
-        _checks.same_label_kind("query_labels", query_labels, "gallery_labels", gallery_labels)
-    _checks.choice("similarity", similarity, _checks.SIMILARITIES)
-
-    leave_one_out = gallery is None
-    queries, query_labels = queries.detach(), query_labels.to(torch.int64)
-    gallery = queries if gallery is None else gallery.detach()
-    gallery_labels = query_labels if gallery_labels is None else gallery_labels.to(torch.int64)
-
-    relevant = _count_equal(query_labels, gallery_labels) - int(leave_one_out)
+    given = searched(queries, query_labels, gallery, gallery_labels, similarity)
+    queries, query_labels, gallery, gallery_labels, leave_one_out, relevant = given
     order = relevant.argsort(descending=True, stable=True)
     order = order[: int((relevant > 0).sum())]
     while len(order) > 0:
@@ -69,6 +106,12 @@ def ranked_answers(
             indices = _without_self(indices, block)
         same = gallery_labels[indices.clamp(min=0)] == query_labels[block].unsqueeze(1)
         yield Ranked(same & (indices >= 0), relevant[block])
+
+
+def within_r(block: Ranked) -> Tensor:
+    """Hits among the first R answers; a block may be deeper than some of its queries' R."""
+    rank = torch.arange(1, block.hits.shape[1] + 1, device=block.hits.device)
+    return block.hits & (rank <= block.relevant.unsqueeze(1))
 
 
 def mean_over_queries(blocks: list[Tensor]) -> float:

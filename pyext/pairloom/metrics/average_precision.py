@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pairloom.metrics._ranking import Ranked, mean_over_queries, ranked_answers
+from pairloom.metrics._ranking import Ranked, mean_over_queries, ranked_answers, within_r
 
 
 def map_at_r(
@@ -59,8 +59,8 @@ def map_at_r(
 
 
 def _average_precision_at_r(block: Ranked) -> Tensor:
-    """(B,) float64; a block may be deeper than some of its queries' R."""
+    """(B,) float64."""
     rank = torch.arange(1, block.hits.shape[1] + 1, device=block.hits.device)
-    hits = block.hits & (rank <= block.relevant.unsqueeze(1))
+    hits = within_r(block)
     precision = hits.cumsum(dim=1) / rank.to(torch.float64)
     return (precision * hits).sum(dim=1) / block.relevant
