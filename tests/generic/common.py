@@ -52,7 +52,7 @@ def every_sample(
             for sample in record.samples()
             if (sample.differentiable or not differentiable) and (needs_float64 or not sample.needs_float64)
         ]
-        samples = samples[:: -(-len(samples) // (most or len(samples)))]
+        samples = samples[:: 1 if most is None else max(-(-len(samples) // most), 1)]
         # Operators by a rule in Python share all of their machinery: some samples of each are enough by default.
         few = quick if record.support.standalone else min(quick or 2, 2)
         every = 1 if few is None else -(-len(samples) // few)
