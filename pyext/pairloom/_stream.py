@@ -41,8 +41,8 @@ from pairloom.similarity import distance_pull, through_unit_rows
 CHUNK_ENTRIES = 1 << 18
 """Entries of S in one chunk, 1 MiB: its tensors stay in the cache and are taken from the heap again and again."""
 
-STREAMED = Support(aoti=False, torchscript=False, standalone=False)
-"""What records of these operators promise: they exist in Python only."""
+STREAMED = Support(torchscript=False, standalone=False)
+"""What records of these operators promise: they exist in Python only, so a saved program needs this package."""
 
 LABELLED = ("Tensor rows", "Tensor? columns", "Tensor row_labels", "Tensor? column_labels", "Tensor? weights")
 COMMON = ("str similarity", "str reduction", "int? ignore_index", "int needs_grad", "bool want_stats")
