@@ -285,5 +285,7 @@ def test_what_is_refused():
         pairloom.MultiSimilarityLoss()(x, labels, miners.BatchHardMiner())
     with pytest.raises(ValueError, match="labels is None; a miner as indices_tuple needs the class"):
         pairloom.MultiSimilarityLoss()(x, None, miners.MultiSimilarityMiner())
-    with pytest.raises(TypeError, match="indices_tuple is a TripletMarginMiner"):
-        pairloom.ContrastiveLoss()(x, labels, miners.TripletMarginMiner())
+    for loss in (pairloom.ContrastiveLoss(), pairloom.TripletMarginLoss(), pairloom.MarginLoss()):
+        for wrong in (miners.TripletMarginMiner(), 3, "abc"):
+            with pytest.raises(TypeError, match=f"indices_tuple is a {type(wrong).__name__}; it must be a tuple of 3"):
+                loss(x, labels, wrong)

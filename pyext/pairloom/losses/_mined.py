@@ -238,7 +238,8 @@ def mined_pairs(
     """Those of an index tuple or of a miner in its place; three tensors are triplets one by one, if asked for."""
     if is_miner(indices_tuple):
         return ChosenPairs(indices_tuple, rows, columns, labels, ref_labels, ignore_index, similarity, normalize)
-    kind = NamedTriplets if as_triplets and len(indices_tuple) == 3 else NamedPairs
+    triplets = as_triplets and isinstance(indices_tuple, (tuple, list)) and len(indices_tuple) == 3
+    kind = NamedTriplets if triplets else NamedPairs  # which says what is wrong with anything else
     return kind(indices_tuple, rows, columns, labels, ref_labels, ignore_index)
 
 
