@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -155,6 +156,18 @@ PAIRLOOM_INLINE vec<float> exp(vec<float> x) {
   vec<float> power;
   std::memcpy(&power, &bits, sizeof power);
   return x < -87.336544f ? vec<float>{} : p * power;
+}
+
+// log(1 + x) for x in [0, 1], exact also where it is tiny: 2 atanh(z) with z = x / (2 + x) <= 1/3, as a series in z^2. NaN stays NaN.
+template <class V>
+PAIRLOOM_INLINE V log1p(V x) {
+  constexpr int kTerms = sizeof(x[0]) == sizeof(float) ? 8 : 17;
+  using T = std::remove_reference_t<decltype(x[0])>;
+  const V z = x / (x + T{2});
+  const V square = z * z;
+  V sum = square * T{0} + T(1.0 / (2 * kTerms - 1));
+  for (int k = 2 * kTerms - 3; k > 0; k -= 2) sum = sum * square + T(1.0 / k);
+  return T{2} * z * sum;
 }
 
 PAIRLOOM_INLINE vec<double> exp(vec<double> x) {

@@ -78,8 +78,13 @@ struct PairLossCall {
   void* d_rows;                 // (N, D) compute type or null
   void* d_columns;              // (M, D) compute type or null
   double* d_temperature;        // (N) when temperature_per_row, else one value, or null
-  double* stats;                // (kStatCount) or null
-  double* loss;                 // the reduced value
+  // Of losses that are sums of terms (triplets), whose means are over terms: how many of each row are above 0, and how many there are;
+  // else null. And the gradient of the weights in the compute type, or null.
+  int64_t* row_active;
+  int64_t* row_terms;
+  void* d_weights;
+  double* stats;  // (kStatCount) or null
+  double* loss;   // the reduced value
 };
 
 struct InfoNceCall {
@@ -105,6 +110,16 @@ struct SupConCall {
   bool inside;
 };
 
+struct TripletMarginCall {
+  PairLossCall pairs;
+  double margin;
+  bool smooth;
+  bool has_lowest;
+  bool has_highest;
+  double lowest;
+  double highest;
+};
+
 struct PairwiseCall {
   Matrix rows;
   Matrix columns;
@@ -119,24 +134,6 @@ struct TopkCall {
   int64_t k;
   void* scores;      // (Q, k) compute type
   int64_t* indices;  // (Q, k)
-};
-
-// Of some rows of similarities, with masks of their pairs; all contiguous, (rows, columns).
-struct TripletHingesCall {
-  const void* s;
-  int64_t rows;
-  int64_t columns;
-  const uint8_t* positive;
-  const uint8_t* negative;
-  double margin;
-  bool has_lowest;
-  bool has_highest;
-  double lowest;
-  double highest;
-  void* total;      // (rows)
-  int64_t* active;  // (rows)
-  int64_t* count;   // (rows)
-  void* slope;      // (rows, columns) or null
 };
 
 }  // namespace pairloom

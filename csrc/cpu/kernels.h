@@ -22,7 +22,7 @@ struct Kernels {
   Kernel<SupConCall> sup_con;
   Kernel<PairwiseCall> pairwise_similarity;
   Kernel<TopkCall> topk;
-  Kernel<TripletHingesCall> triplet_hinges;
+  Kernel<TripletMarginCall> triplet_margin;
   double (*fma_rate)(double seconds);  // GFLOP/s of one thread on registers alone
 };
 

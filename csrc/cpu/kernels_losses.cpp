@@ -6,11 +6,11 @@
 #include "engine/pair_loss.h"
 #include "engine/pair_sweep.h"
 #include "engine/split_products.h"
-#include "engine/triplets.h"
 #include "engine/two_ways.h"
 #include "rules/info_nce.h"
 #include "rules/multi_similarity.h"
 #include "rules/sup_con.h"
+#include "rules/triplet_margin.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 namespace {
@@ -65,6 +65,11 @@ void run(const MultiSimilarityCall& call, const Parallel& pool) {
   PairLoss<T, MultiSimilarity<T>, Products>(call.pairs, MultiSimilarity<T>(call), pool).run();
 }
 
+template <class T, class Products>
+void run(const TripletMarginCall& call, const Parallel& pool) {
+  PairLoss<T, TripletMargin<T>, Products>(call.pairs, TripletMargin<T>(call), pool).run();
+}
+
 template <class T, class Call>
 void run_loss(const Call& call, const Parallel& pool) {
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
@@ -79,11 +84,6 @@ void run_loss(const Call& call, const Parallel& pool) {
   }
 #endif
   run<T, FmaProducts<T>>(call, pool);
-}
-
-template <class T>
-void run_triplet_hinges(const TripletHingesCall& call, const Parallel& pool) {
-  TripletHinges<T>(call, pool).run();
 }
 
 template <class Call>
@@ -103,7 +103,7 @@ const Kernels table = {
     .sup_con = kLoss<SupConCall>,
     .pairwise_similarity = {pairwise_f32, pairwise_f64},
     .topk = {topk_f32, topk_f64},
-    .triplet_hinges = {run_triplet_hinges<float>, run_triplet_hinges<double>},
+    .triplet_margin = kLoss<TripletMarginCall>,
     .fma_rate = fma_rate_f32,
 };
 

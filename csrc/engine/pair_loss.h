@@ -74,14 +74,19 @@ class PairLoss : PairRun<T, Products> {
       products_.similarities(r0, count, rows, j, end, s + j);
       for (int64_t r = 0; r < count; ++r) {
         to_logits(first + r, r0 + r, j, end, s + r * s_stride_);
-        extremes[r].add(pairs_, first + r, j, end, s + r * s_stride_);
+        if constexpr (!Rule::kWholeRow) extremes[r].add(pairs_, first + r, j, end, s + r * s_stride_);
       }
     }
 
     typename Rule::Row row[kBlockRows];
-    for (int64_t r = 0; r < count; ++r) {
-      row[r] = row_loss(first + r, extremes[r].fold(), s + r * s_stride_);
-      if (call_.stats != nullptr) count_row(first + r, row[r], s + r * s_stride_, row_stats(r0 + r));
+    if constexpr (Rule::kWholeRow) {
+      typename Rule::Scratch scratch(s_stride_);
+      for (int64_t r = 0; r < count; ++r) whole_row(scratch, first + r, r0 + r, s + r * s_stride_);
+    } else {
+      for (int64_t r = 0; r < count; ++r) {
+        row[r] = row_loss(first + r, extremes[r].fold(), s + r * s_stride_);
+        if (call_.stats != nullptr) count_row(first + r, row[r], s + r * s_stride_, row_stats(r0 + r));
+      }
     }
 
     if (!wants_rows_ && !wants_columns_ && call_.d_temperature == nullptr) return;
@@ -89,7 +94,9 @@ class PairLoss : PairRun<T, Products> {
     T* d = wants_rows_ ? d_chunk_.get() + r0 * stride_ : nullptr;
     for (int64_t j = 0; j < m_; j += Products::kWeightBlock) {
       const int64_t end = std::min(j + Products::kWeightBlock, m_);
-      for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, r0 + r, row[r], j, end, s + r * s_stride_);
+      if constexpr (!Rule::kWholeRow) {
+        for (int64_t r = 0; r < count; ++r) slope[r] += weigh_row(first + r, r0 + r, row[r], j, end, s + r * s_stride_);
+      }
       if (live_) live_->mark(r0, count, j, end, s, s_stride_);
       if (wants_rows_) add_rows(session, r0, count, s, j, end, d);
     }
@@ -168,6 +175,25 @@ class PairLoss : PairRun<T, Products> {
     rule_.end(row);
     static_cast<T*>(call_.row_loss)[i] = pairs_.ignores(i) ? T{0} : row.loss;
     return row;
+  }
+
+  // Everything about row i, row r of the chunk, for a rule that takes it at once; S to W in place.
+  template <class Scratch>
+  void whole_row(Scratch& scratch, int64_t i, int64_t r, T* s) {
+    const int64_t width = vector_width<T>(m_);
+    const bool ignored = pairs_.ignores(i);
+    typename Rule::Row row;
+    if (!ignored) row = rule_.row(s, width, [&](auto&& body) { pairs_.visit(i, 0, m_, body); }, scratch);
+    if (call_.stats != nullptr) count_row(i, row, s, row_stats(r));
+    static_cast<T*>(call_.row_loss)[i] = row.loss;
+    call_.row_active[i] = row.active;
+    call_.row_terms[i] = row.terms;
+    if (!wants_rows_ && !wants_columns_) return;
+    const T w = static_cast<T>(weight(i));
+    if (ignored || w == T{0}) return std::fill(s, s + width, T{0});
+    for (int64_t j = 0; j < width; j += kLanes<T>) {
+      store<T>(s + j, to_weights(i, r, j, load(s + j), load(scratch.slope.get() + j) * w));
+    }
   }
 
   template <class F>

@@ -17,10 +17,6 @@
 
 namespace pairloom::PAIRLOOM_ISA {
 
-// Columns whose terms are summed in lanes of T; the sums of blocks are added in double. Millions of equal terms in one float
-// lane would each be rounded the same way: 5e-3 off for 8 million columns.
-constexpr int64_t kSumBlock = 2048;
-
 // dL/dx from g = dL/dy for y = factor * scale * x (cosine: factor = 1/|x| and y on the sphere of radius scale), in place.
 template <class T>
 void chain_rule(const T* y, T factor, T scale, bool normalized, int64_t dim, T* g) {
@@ -272,8 +268,9 @@ class PairRun {
   }
 
   // Gradients are scaled by the divisor of the mean where that does not depend on the losses, else at the end.
+  bool divisor_is_known() const { return call_.reduction == Reduction::mean && call_.row_terms == nullptr; }
   void begin_reduction() {
-    if (call_.reduction != Reduction::mean) return;
+    if (!divisor_is_known()) return;
     double total = 0;
     for (int64_t i = 0; i < n_; ++i) total += weight(i);
     if (total > 0) gradient_scale_ = static_cast<T>(1.0 / total);
@@ -281,7 +278,7 @@ class PairRun {
   void end_reduction() {
     const double inverse = reduce_losses<T>(call_);
     reduce_temperature(inverse);
-    if (call_.reduction != Reduction::mean_nonzero) return;
+    if (divisor_is_known() || inverse == 1.0) return;
     scale_rows(call_.d_rows, n_, inverse);
     scale_rows(call_.d_columns, m_, inverse);
   }

@@ -15,6 +15,14 @@
 //
 // and overrides of what RuleDefaults says, where it needs more.
 //
+// A rule whose weights are no function of one pair and a few numbers of the row (triplets) takes the whole row instead: it sets kWholeRow
+// and has
+//
+//     struct Row { T loss; int64_t active; int64_t terms; };  // how many terms of the row are above 0, and how many there are
+//     struct Scratch { explicit Scratch(int64_t width); ... Buffer<T> slope; };
+//     Row row(const T* s, int64_t width, visit, Scratch&) const;   // visit(body) calls body(j, positive, negative) for every vector of the
+//                                                                  // row; dL_row / ds goes to scratch.slope
+//
 // It is generic over the value type V: a SIMD vector on the CPU, a scalar in CUDA and in the naive driver; M is the mask that
 // comparing two V gives. `s` is the similarity, divided by the temperature where there is one. Lanes that are neither positive nor
 // negative carry any value and must add nothing and weigh 0.
@@ -27,6 +35,10 @@
 
 namespace pairloom::PAIRLOOM_ISA {
 
+// Columns whose terms are summed in lanes of T; the sums of blocks are added in double. Millions of equal terms in one float
+// lane would each be rounded the same way: 5e-3 off for 8 million columns.
+constexpr int64_t kSumBlock = 2048;
+
 // Over the pairs of one row; +infinity (minimum) or -infinity (maxima) where there is none.
 template <class T>
 struct Extremes {
@@ -38,6 +50,8 @@ struct Extremes {
 // What most rules need not say.
 template <class T>
 struct RuleDefaults {
+  static constexpr bool kWholeRow = false;
+
   // Whether begin() looks at the extremes of the positives; otherwise only max_negative is filled in.
   static constexpr bool kUsesPositiveExtremes = false;
 

@@ -7,7 +7,7 @@ namespace pairloom {
 namespace {
 
 // Bits of the needs_grad argument.
-enum NeedsGrad : int64_t { kRowsGrad = 1, kColumnsGrad = 2, kTemperatureGrad = 4 };
+enum NeedsGrad : int64_t { kRowsGrad = 1, kColumnsGrad = 2, kTemperatureGrad = 4, kWeightsGrad = 32 };
 
 // The arguments all pair losses share; owns what the call struct points to.
 class PairLossArguments {
@@ -63,11 +63,13 @@ class PairLossArguments {
     stats_ = torch::stable::new_zeros(rows, {int64_t{kStatCount}}, ScalarType::Double);
     d_rows_ = empty({needs_grad & kRowsGrad ? n : 0, call.rows.dim}, type_);
     d_columns_ = empty({(needs_grad & kColumnsGrad) && !call.self ? m : 0, call.rows.dim}, type_);
+    d_weights_ = empty({(needs_grad & kWeightsGrad) && call.weights != nullptr ? n : 0}, type_);
     d_temperature_.assign(needs_grad & kTemperatureGrad ? temperature_.size() : 0, 0.0);
     call.row_loss = row_loss_.mutable_data_ptr();
     if (needs_grad & kRowsGrad) call.d_rows = d_rows_.mutable_data_ptr();
     if ((needs_grad & kColumnsGrad) && !call.self) call.d_columns = d_columns_.mutable_data_ptr();
     if (needs_grad & kTemperatureGrad) call.d_temperature = d_temperature_.data();
+    if ((needs_grad & kWeightsGrad) && call.weights != nullptr) call.d_weights = d_weights_.mutable_data_ptr();
     if (want_stats) call.stats = static_cast<double*>(stats_.mutable_data_ptr());
     call.loss = &loss_;
   }
@@ -81,12 +83,21 @@ class PairLossArguments {
   Tensor stats() const { return stats_; }
   Tensor d_rows() const { return d_rows_; }
   Tensor d_columns() const { return d_columns_; }
+  Tensor d_weights() const { return d_weights_; }
   Tensor d_temperature() const {
     if (call.d_temperature == nullptr) return empty({0}, type_);
     if (!call.temperature_per_row) return scalar(d_temperature_[0]);
     Tensor out = empty({static_cast<int64_t>(d_temperature_.size())}, type_);
     for (size_t i = 0; i < d_temperature_.size(); ++i) write(out, i, d_temperature_[i]);
     return out;
+  }
+
+  // For losses that are sums of terms.
+  void count_terms() {
+    row_active_.resize(static_cast<size_t>(call.rows.rows));
+    row_terms_.resize(row_active_.size());
+    call.row_active = row_active_.data();
+    call.row_terms = row_terms_.data();
   }
 
   PairLossCall call{};
@@ -109,7 +120,8 @@ class PairLossArguments {
   ScalarType type_;
   std::optional<Tensor> row_labels_, column_labels_;
   std::vector<double> temperature_, weights_, d_temperature_;
-  Tensor row_loss_, stats_, d_rows_, d_columns_;
+  std::vector<int64_t> row_active_, row_terms_;
+  Tensor row_loss_, stats_, d_rows_, d_columns_, d_weights_;
   double loss_ = 0;
 };
 
@@ -188,6 +200,26 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> multi_similarity(const Tensor& rows, 
   return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns()};
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> triplet_margin(
+    const Tensor& rows, std::optional<Tensor> columns, const Tensor& row_labels, std::optional<Tensor> column_labels,
+    std::optional<Tensor> weights, double margin, bool smooth_loss, std::optional<double> lowest, std::optional<double> highest,
+    std::string similarity, std::string reduction, std::optional<int64_t> ignore_index, int64_t needs_grad, bool want_stats) {
+  PairLossArguments arguments(rows, columns, std::nullopt, row_labels, column_labels, weights, similarity,
+                              reduction == "mean" ? "mean_nonzero" : reduction, ignore_index, needs_grad, want_stats);
+  check_labelled(columns, column_labels);
+  arguments.call.same_label_is_positive = true;
+  arguments.count_terms();
+  const TripletMarginCall call{.pairs = arguments.call,
+                               .margin = margin,
+                               .smooth = smooth_loss,
+                               .has_lowest = lowest.has_value(),
+                               .has_highest = highest.has_value(),
+                               .lowest = lowest.value_or(0.0),
+                               .highest = highest.value_or(0.0)};
+  run(kernels().triplet_margin, arguments.type(), call);
+  return {arguments.loss(), arguments.stats(), arguments.d_rows(), arguments.d_columns(), arguments.d_weights()};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
@@ -207,6 +239,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
       "multi_similarity(Tensor rows, Tensor? columns, Tensor row_labels, Tensor? column_labels, Tensor? weights, "
       "float alpha, float beta, float base, float? epsilon, str similarity, str reduction, int? ignore_index, int needs_grad, "
       "bool want_stats) -> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns)");
+  library.def(
+      "triplet_margin(Tensor rows, Tensor? columns, Tensor row_labels, Tensor? column_labels, Tensor? weights, float margin, "
+      "bool smooth_loss, float? lowest, float? highest, str similarity, str reduction, int? ignore_index, int needs_grad, "
+      "bool want_stats) -> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_weights)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
@@ -214,6 +250,7 @@ STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
   library.impl("clip", TORCH_BOX(&clip));
   library.impl("sup_con", TORCH_BOX(&sup_con));
   library.impl("multi_similarity", TORCH_BOX(&multi_similarity));
+  library.impl("triplet_margin", TORCH_BOX(&triplet_margin));
 }
 
 }  // namespace pairloom

@@ -49,7 +49,7 @@ COMMON = ("str similarity", "str reduction", "int? ignore_index", "int needs_gra
 
 
 class StreamedRule(NamedTuple):
-    """What is known of a streamed operator, for calls with chosen pairs instead of all."""
+    """The rule of an operator in plain torch, for calls with chosen pairs instead of all."""
 
     rule: Callable[..., RowLosses]
     settings: list[str]
@@ -73,14 +73,12 @@ def define_streamed(
     parts: int = 1,
     mean: str = "all",
     triplet_rule: Callable[..., RowLosses] | None = None,
-    kernel_rule: Callable[..., RowLosses] | None = None,
 ) -> None:
     """Make ``torch.ops.pairloom.<name>`` of a rule; ``settings`` are its schema entries, e.g. ("float margin",).
 
     Settings that are tensors, named in `pairloom._autograd.GRADIENT_BITS`, get a gradient. ``parts`` is how many parts
     the rule returns; their means can only be weighed against each other when all rows are counted, which costs several
-    parts a pass more. ``mean`` and ``triplet_rule`` as in `StreamedRule`. ``kernel_rule`` is a faster form of the rule
-    for the operator itself; it need not be differentiable twice, nor anywhere but on the CPU.
+    parts a pass more. ``mean`` and ``triplet_rule`` as in `StreamedRule`.
     """
     learned = [entry.split()[1] for entry in settings if entry.startswith("Tensor")]
     outputs = ["loss", "stats", "d_rows", "d_columns", *(f"d_{setting}" for setting in learned), "d_weights"]
@@ -92,7 +90,7 @@ def define_streamed(
         rows, columns, row_labels, column_labels, weights = arguments[:5]
         similarity, reduction, ignore_index, needs_grad, want_stats = arguments[5 + len(names) :]
         return _streamed(
-            kernel_rule or rule, parts, rows, columns, row_labels, column_labels, weights,
+            rule, parts, rows, columns, row_labels, column_labels, weights,
             dict(zip(names, arguments[5:], strict=False)), learned,
             similarity, reduction_of(reduction, mean), ignore_index, needs_grad, want_stats,
         )  # fmt: skip

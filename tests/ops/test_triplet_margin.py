@@ -11,6 +11,7 @@ from pytorch_metric_learning import distances, losses, miners, reducers
 import pairloom
 from pairloom import _stream
 from pairloom.functional import triplet_margin
+from pairloom.testing import isa_levels, using_isa
 from tests.ops import golden
 
 KINDS = ["all", "hard", "semihard", "easy"]
@@ -164,6 +165,41 @@ def test_small_hinges_between_large_distances():
     assert triplet_margin(x.float(), labels, **options).item() == pytest.approx(exact.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("level", isa_levels())
+@pytest.mark.parametrize("smooth_loss", [False, True])
+def test_long_rows_and_many_positives(smooth_loss, level):
+    """Longer than the blocks in which terms are summed, with some hundred positives of each anchor."""
+    torch.manual_seed(0)
+    x, ref = torch.randn(9, 6, dtype=torch.float64), torch.randn(2300, 6, dtype=torch.float64)
+    labels, ref_labels = torch.arange(9) % 5, torch.randint(0, 12, (2300,))
+    ref_labels[:50] = -100
+    weights = torch.rand(9, dtype=torch.float64)
+
+    def gradients(dtype, call):
+        leaves = [t.to(dtype).requires_grad_() for t in (x, ref, weights)]
+        loss = call(leaves[0], leaves[1], leaves[2])
+        return loss, torch.autograd.grad(loss, leaves)
+
+    def kernel(a, b, w):
+        return triplet_margin(
+            a, labels, b, ref_labels, margin=0.3, smooth_loss=smooth_loss, similarity="cosine", weights=w
+        )
+
+    def dense(a, b, w):
+        return pairloom.reference.triplet_margin(
+            a, b, labels, ref_labels, w, 0.3, smooth_loss, None, None, "cosine", "mean"
+        )[0]
+
+    expected, expected_gradients = gradients(torch.float64, dense)
+    with using_isa(level):
+        for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
+            loss, found = gradients(dtype, kernel)
+            assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
+            for gradient, wanted in zip(found, expected_gradients, strict=True):
+                error = (gradient.double() - wanted).abs().max()
+                assert error <= 5 * tolerance * wanted.abs().max()  # a hinge near 0 may change sides
+
+
 @pytest.mark.parametrize("smooth_loss", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "mean_all", "sum"])
 def test_no_triplets(smooth_loss, reduction):
@@ -202,6 +238,7 @@ def test_memory_of_the_smooth_form():
     program = """
 import torch
 from pairloom.functional import triplet_margin
+from pairloom.testing import isa_levels, using_isa
 from pairloom.testing import peak_memory_mb
 x, labels = torch.randn(400, 8, requires_grad=True), torch.arange(400) % 2
 triplet_margin(x[:40], labels[:40], smooth_loss=True).backward()

@@ -1,4 +1,4 @@
-"""Triplet margin loss: function, module, record. Its rule is plain torch, streamed (`pairloom._stream`)."""
+"""Triplet margin loss: function, module, record."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._dispatch import gradient_bits, scripted_as
+from pairloom._labels import operator_labels
 from pairloom._registry import OpRecord, Sample, register
-from pairloom._stream import STREAMED, define_streamed
-from pairloom._triplet_hinges import triplet_hinges
+from pairloom._stream import RULES, StreamedRule
+from pairloom.losses._distances import compared_rows
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
-from pairloom.reference._rows import Terms
 from pairloom.reference.triplet_margin import triplet_margin_of_triplets, triplet_margin_rule
 
 if TYPE_CHECKING:
@@ -24,6 +25,35 @@ if TYPE_CHECKING:
 TRIPLETS = ("all", "hard", "semihard", "easy")
 
 
+def _triplet_margin_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    margin: float = 0.05,
+    smooth_loss: bool = False,
+    triplets: str = "all",
+    mining_margin: float | None = None,
+    similarity: str = "euclidean",
+    normalize: bool = True,
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    if labels is None:
+        raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
+    row_labels = operator_labels(labels, ignore_index)
+    column_labels = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
+    embeddings, ref_emb = compared_rows(embeddings, ref_emb, similarity, normalize)
+    lowest, highest = _bounds(margin, triplets, mining_margin)
+    bits = gradient_bits(embeddings, ref_emb, None, reduction, None, None, weights)
+    return torch.ops.pairloom.triplet_margin(
+        embeddings, ref_emb, row_labels, column_labels, weights,
+        margin, smooth_loss, lowest, highest, similarity, reduction, ignore_index, bits, False,
+    )[0]  # fmt: skip
+
+
+@scripted_as(_triplet_margin_script)
 def triplet_margin(
     embeddings: Tensor,
     labels: Tensor | None = None,
@@ -94,10 +124,10 @@ def triplet_margin(
     No triplets of the kind, or none above 0: 0, with gradient 0. Anchor without positives or without negatives: none.
     All anchors ignored, all weights 0, or N = 0: 0. NaN in a row that takes part: NaN.
 
-    Cost: 2 N M D flops forward, 6 N M D with both gradients, and a sort of the negatives of each anchor, N M log M,
-    whatever the number of triplets; O((N + M) D) memory. The smooth form computes every triplet, one positive of each
-    anchor after the other. Second derivatives and devices without a kernel compute `pairloom.reference.triplet_margin`
-    instead, with O(N M) memory; the smooth form in `torch.func`, and ONNX, hold all triplets.
+    Cost: 2 N M D flops forward, 6 N M D with both gradients, and one step for each triplet, vectors of them at a time
+    (tens of picoseconds; the smooth form some ten times that); O((N + M) D) memory. Second derivatives and devices
+    without a kernel compute `pairloom.reference.triplet_margin` instead, with O(N M) memory; the smooth form in
+    `torch.func`, and ONNX, hold all triplets.
 
     Example:
         >>> import torch, pairloom
@@ -225,32 +255,8 @@ def _samples(
             yield Sample(f"smooth-semihard-{sample.name}", other, sample.differentiable, needs_float64=True)
 
 
-def _kernel_rule(
-    s: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float,
-    smooth_loss: bool,
-    lowest: float | None,
-    highest: float | None,
-) -> list[Terms]:
-    if smooth_loss:
-        return triplet_margin_rule(s, positive, negative, margin, smooth_loss, lowest, highest)
-    return [triplet_hinges(s, positive, negative, margin, lowest, highest)]
-
-
-define_streamed(
-    "triplet_margin",
-    triplet_margin_rule,
-    (
-        "float margin",
-        "bool smooth_loss",
-        "float? lowest",
-        "float? highest",
-    ),
-    mean="nonzero",
-    triplet_rule=triplet_margin_of_triplets,
-    kernel_rule=_kernel_rule,
+RULES["triplet_margin"] = StreamedRule(
+    triplet_margin_rule, ["margin", "smooth_loss", "lowest", "highest"], "nonzero", triplet_margin_of_triplets
 )
 record = register(
     OpRecord(
@@ -259,6 +265,5 @@ record = register(
         module=TripletMarginLoss,
         reference=reference.triplet_margin,
         samples=_samples,
-        support=STREAMED,
     )
 )
