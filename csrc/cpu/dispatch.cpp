@@ -111,6 +111,8 @@ const char* isa_name() { return kernels().level; }
 
 double fma_rate(double seconds) { return kernels().fma_rate(seconds); }
 
+double product_seconds(int64_t n, int64_t m, int64_t dim) { return kernels().product_seconds(n, m, dim); }
+
 bool set_isa(const char* name) {
   const Kernels* table = levels().find(name);
   if (table == nullptr) return false;

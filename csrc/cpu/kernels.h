@@ -23,7 +23,8 @@ struct Kernels {
   Kernel<PairwiseCall> pairwise_similarity;
   Kernel<TopkCall> topk;
   Kernel<TripletMarginCall> triplet_margin;
-  double (*fma_rate)(double seconds);  // GFLOP/s of one thread on registers alone
+  double (*fma_rate)(double seconds);                            // GFLOP/s of one thread on registers alone
+  double (*product_seconds)(int64_t n, int64_t m, int64_t dim);  // of one thread for float32 products, see engine/product_rate.h
 };
 
 PAIRLOOM_API const Kernels& kernels();  // the table of the level in use

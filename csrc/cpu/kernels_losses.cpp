@@ -5,6 +5,7 @@
 #include "engine/bounded_rows.h"
 #include "engine/pair_loss.h"
 #include "engine/pair_sweep.h"
+#include "engine/product_rate.h"
 #include "engine/split_products.h"
 #include "engine/two_ways.h"
 #include "rules/info_nce.h"
@@ -105,6 +106,11 @@ const Kernels table = {
     .topk = {topk_f32, topk_f64},
     .triplet_margin = kLoss<TripletMarginCall>,
     .fma_rate = fma_rate_f32,
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+    .product_seconds = product_seconds<float, SplitProducts<3>>,
+#else
+    .product_seconds = product_seconds<float, FmaProducts<float>>,
+#endif
 };
 
 }  // namespace pairloom::PAIRLOOM_ISA

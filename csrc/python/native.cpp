@@ -62,6 +62,8 @@ PYBIND11_MODULE(_native, m) {
   m.def("isa_available", &isa_available, "Levels that are compiled in and that this processor runs, weakest first.");
   m.def("fma_rate", &pairloom::fma_rate, py::arg("seconds") = 0.1, py::call_guard<py::gil_scoped_release>(),
         "GFLOP/s (float32) of one thread that only multiplies and adds registers: the limit that benchmarks are compared with.");
+  m.def("product_seconds", &pairloom::product_seconds, py::arg("n"), py::arg("m"), py::arg("dim"), py::call_guard<py::gil_scoped_release>(),
+        "Seconds of one thread for the float32 products of n rows with m columns of random numbers, which are thrown away.");
   m.def("set_isa", &set_isa, py::arg("name"),
         "Run the kernels of another level from now on, in every thread; ValueError when it is not available.");
 }
