@@ -155,7 +155,7 @@ class OpRecord:
         with _Recorder(self.op) as recorder:
             self.function(**arguments)
         given = recorder.calls[0]
-        left_out = self.op._schema.arguments[len(given) :]  # the dispatcher drops last arguments that have their default
+        left_out = self.op._schema.arguments[len(given) :]  # the dispatcher drops trailing defaults
         return (*given, *(argument.default_value for argument in left_out))
 
     def reference_arguments(self, op_arguments: tuple[Any, ...]) -> tuple[Any, ...]:
