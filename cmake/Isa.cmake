@@ -13,7 +13,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # 512-bit vectors even where the compiler's cost model would rather stay at 256: the tile loops keep the unit busy.
   set(PAIRLOOM_ISA_FLAGS_avx512 ${PAIRLOOM_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
   # Matrix unit: float32 products in three bfloat16 parts (csrc/engine/matrix_unit.h).
-  set(PAIRLOOM_ISA_FLAGS_amx ${PAIRLOOM_ISA_FLAGS_avx512} -mamx-tile -mamx-bf16)
+  set(PAIRLOOM_ISA_FLAGS_amx ${PAIRLOOM_ISA_FLAGS_avx512} -mamx-tile -mamx-bf16 -mamx-int8)
 endif()
 
 set(PAIRLOOM_HAVE_LEVELS "")

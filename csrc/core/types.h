@@ -140,4 +140,29 @@ struct TopkCall {
   const int64_t* exclude_indices = nullptr;
 };
 
+// What is stored of a row beside its codes (engine/code_rows.h), each an array over all rows.
+enum CodeRecord { kScale, kResidual, kNorm, kInverseNorm, kCodeSum, kCodeRecords };
+
+// Rows as int8.
+struct CodedRows {
+  const int8_t* codes;   // (rows, stride), zeros behind the dim of the rows
+  const float* records;  // (kCodeRecords, rows)
+  int64_t stride;        // a multiple of kCodeStride
+};
+constexpr int64_t kCodeStride = 64;
+constexpr int64_t kMostCodes = 65536;  // of a row, so that products fit int32
+
+struct CodeRowsCall {
+  Matrix rows;
+  int8_t* codes;
+  float* records;
+  int64_t stride;
+};
+
+struct ScreenedTopkCall {
+  TopkCall topk;
+  CodedRows codes;    // of the gallery
+  int64_t* rescored;  // (Q) how many rows were scored exactly
+};
+
 }  // namespace pairloom

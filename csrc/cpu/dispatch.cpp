@@ -30,14 +30,14 @@ PAIRLOOM_DECLARE_LEVEL(amx)
 namespace {
 
 #ifdef PAIRLOOM_HAVE_AMX
-// Whether the processor multiplies tiles of bfloat16, the system saves tile registers, and lets this process use them: Linux wants
+// Whether the processor multiplies tiles of bfloat16 and of int8, the system saves tile registers, and lets this process use them: Linux wants
 // to be asked, because a thread's saved state grows by 8 KiB.
 bool may_use_matrix_unit() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   unsigned a, b, c, d;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  constexpr unsigned kBfloat16 = 1u << 22, kTiles = 1u << 24;
-  if ((d & kBfloat16) == 0 || (d & kTiles) == 0) return false;
+  constexpr unsigned kBfloat16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25;
+  if ((d & kBfloat16) == 0 || (d & kTiles) == 0 || (d & kInt8) == 0) return false;
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else

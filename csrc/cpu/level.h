@@ -10,6 +10,10 @@ void pairwise_f32(const PairwiseCall& call, const Parallel& pool);
 void pairwise_f64(const PairwiseCall& call, const Parallel& pool);
 void topk_f32(const TopkCall& call, const Parallel& pool);
 void topk_f64(const TopkCall& call, const Parallel& pool);
+void code_rows_f32(const CodeRowsCall& call, const Parallel& pool);
+void code_rows_f64(const CodeRowsCall& call, const Parallel& pool);
+void screened_topk_f32(const ScreenedTopkCall& call, const Parallel& pool);
+void screened_topk_f64(const ScreenedTopkCall& call, const Parallel& pool);
 double fma_rate_f32(double seconds);
 
 }  // namespace pairloom::PAIRLOOM_ISA

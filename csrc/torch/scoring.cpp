@@ -72,26 +72,75 @@ class Exclusions {
   std::optional<Tensor> indices_;
 };
 
+// What top-k calls share; owns what the call points into.
+class TopkArguments {
+ public:
+  TopkArguments(const Tensor& queries, const Tensor& gallery, int64_t k, const std::string& similarity,
+                const std::optional<Tensor>& exclude_indptr, const std::optional<Tensor>& exclude_indices)
+      : type(compute_type(queries, gallery)),
+        call{.queries = as_matrix(queries, "queries"),
+             .gallery = as_matrix(gallery, "gallery"),
+             .similarity = parse_similarity(similarity),
+             .k = k,
+             .scores = nullptr,
+             .indices = nullptr},
+        exclusions_(exclude_indptr, exclude_indices, call.queries.rows) {
+    check_same_dim(queries, "queries", gallery, "gallery");
+    check(k >= 0, "k is ", k, "; expected 0 or more");
+    call.exclude_indptr = exclusions_.indptr();
+    call.exclude_indices = exclusions_.indices();
+    scores = empty({call.queries.rows, k}, type);
+    indices = empty({call.queries.rows, k}, ScalarType::Long);
+    call.scores = scores.mutable_data_ptr();
+    call.indices = static_cast<int64_t*>(indices.mutable_data_ptr());
+  }
+
+  ScalarType type;
+  TopkCall call;
+  Tensor scores, indices;
+
+ private:
+  Exclusions exclusions_;
+};
+
 std::tuple<Tensor, Tensor> topk(const Tensor& queries, const Tensor& gallery, int64_t k, const std::string& similarity,
                                 std::optional<Tensor> exclude_indptr, std::optional<Tensor> exclude_indices) {
-  TopkCall call{.queries = as_matrix(queries, "queries"),
-                .gallery = as_matrix(gallery, "gallery"),
-                .similarity = parse_similarity(similarity),
-                .k = k,
-                .scores = nullptr,
-                .indices = nullptr};
-  check_same_dim(queries, "queries", gallery, "gallery");
-  check(k >= 0, "k is ", k, "; expected 0 or more");
-  const Exclusions exclusions(exclude_indptr, exclude_indices, call.queries.rows);
-  call.exclude_indptr = exclusions.indptr();
-  call.exclude_indices = exclusions.indices();
-  const ScalarType type = compute_type(queries, gallery);
-  Tensor scores = empty({call.queries.rows, k}, type);
-  Tensor indices = empty({call.queries.rows, k}, ScalarType::Long);
-  call.scores = scores.mutable_data_ptr();
-  call.indices = static_cast<int64_t*>(indices.mutable_data_ptr());
-  run(kernels().topk, type, call);
-  return {scores, indices};
+  const TopkArguments arguments(queries, gallery, k, similarity, exclude_indptr, exclude_indices);
+  run(kernels().topk, arguments.type, arguments.call);
+  return {arguments.scores, arguments.indices};
+}
+
+std::tuple<Tensor, Tensor> code_rows(const Tensor& rows) {
+  CodeRowsCall call{.rows = as_matrix(rows, "rows"), .codes = nullptr, .records = nullptr, .stride = 0};
+  check(call.rows.dim <= kMostCodes, "rows have ", call.rows.dim, " numbers; int8 codes take at most ", kMostCodes);
+  call.stride = (call.rows.dim + kCodeStride - 1) / kCodeStride * kCodeStride;
+  Tensor codes = empty({call.rows.rows, call.stride}, ScalarType::Char);
+  Tensor records = empty({int64_t{kCodeRecords}, call.rows.rows}, ScalarType::Float);
+  call.codes = static_cast<int8_t*>(codes.mutable_data_ptr());
+  call.records = static_cast<float*>(records.mutable_data_ptr());
+  run(kernels().code_rows, compute_type(rows, rows), call);
+  return {codes, records};
+}
+
+std::tuple<Tensor, Tensor, Tensor> screened_topk(const Tensor& queries, const Tensor& gallery, const Tensor& codes, const Tensor& records,
+                                                 int64_t k, const std::string& similarity, std::optional<Tensor> exclude_indptr,
+                                                 std::optional<Tensor> exclude_indices) {
+  const TopkArguments arguments(queries, gallery, k, similarity, exclude_indptr, exclude_indices);
+  const Matrix& rows = arguments.call.gallery;
+  const int64_t stride = (rows.dim + kCodeStride - 1) / kCodeStride * kCodeStride;
+  check(rows.dim <= kMostCodes, "gallery has ", rows.dim, " columns; int8 codes take at most ", kMostCodes);
+  check(codes.scalar_type() == ScalarType::Char && codes.dim() == 2 && codes.size(0) == rows.rows && codes.size(1) == stride &&
+            codes.is_contiguous() && codes.is_cpu(),
+        "codes must be contiguous int8 (", rows.rows, ", ", stride, ")");
+  check(records.scalar_type() == ScalarType::Float && records.dim() == 2 && records.size(0) == kCodeRecords &&
+            records.size(1) == rows.rows && records.is_contiguous() && records.is_cpu(),
+        "records must be contiguous float32 (", int64_t{kCodeRecords}, ", ", rows.rows, ")");
+  Tensor rescored = empty({arguments.call.queries.rows}, ScalarType::Long);
+  const ScreenedTopkCall call{.topk = arguments.call,
+                              .codes = {.codes = codes.const_data_ptr<int8_t>(), .records = records.const_data_ptr<float>(), .stride = stride},
+                              .rescored = static_cast<int64_t*>(rescored.mutable_data_ptr())};
+  run(kernels().screened_topk, arguments.type, call);
+  return {arguments.scores, arguments.indices, rescored};
 }
 
 }  // namespace
@@ -101,11 +150,17 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
   library.def(
       "topk(Tensor queries, Tensor gallery, int k, str similarity, Tensor? exclude_indptr=None, Tensor? exclude_indices=None) "
       "-> (Tensor scores, Tensor indices)");
+  library.def("code_rows(Tensor rows) -> (Tensor codes, Tensor records)");
+  library.def(
+      "screened_topk(Tensor queries, Tensor gallery, Tensor codes, Tensor records, int k, str similarity, Tensor? exclude_indptr=None, "
+      "Tensor? exclude_indices=None) -> (Tensor scores, Tensor indices, Tensor rescored)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
   library.impl("pairwise_similarity", TORCH_BOX(&pairwise_similarity));
   library.impl("topk", TORCH_BOX(&topk));
+  library.impl("code_rows", TORCH_BOX(&code_rows));
+  library.impl("screened_topk", TORCH_BOX(&screened_topk));
 }
 
 }  // namespace pairloom

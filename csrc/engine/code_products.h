@@ -1,0 +1,168 @@
+// Exact products of int8 rows in int32: C (rows x 16 queries) += codes of rows times codes of queries, for three kinds of instruction.
+//
+// Rows are read as they are stored; queries are packed in panels of 16, a step of depth beside each other: the lanes are queries. What
+// takes unsigned numbers on one side gets the queries plus 128; kOffset times the sum of a row's codes, put into C before, takes that away.
+#pragma once
+
+#include "core/buffer.h"
+#include "core/types.h"
+#include "engine/gemm.h"
+#include "engine/matrix_unit.h"
+
+namespace pairloom::PAIRLOOM_ISA {
+
+using Ints = VectorOf<int32_t>::type;
+
+constexpr int64_t kPanelQueries = 16;
+constexpr int kPanelVectors = static_cast<int>(kPanelQueries) / kLanes<float>;
+constexpr int64_t kCodeRows = 32;  // that a call takes at least, zeros at the end of a gallery
+
+// Steps of two codes, widened to 16 bits: every processor.
+struct PairSteps {
+  static constexpr int64_t kTogether = 2;
+  static constexpr int32_t kOffset = 0;
+  using Code = int16_t;
+  static PAIRLOOM_INLINE Ints add(Ints c, Ints row, Ints queries) {
+#if defined(__AVX512BW__)
+    return c + reinterpret_cast<Ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(row), reinterpret_cast<__m512i>(queries)));
+#elif defined(__AVX2__)
+    return c + reinterpret_cast<Ints>(_mm256_madd_epi16(reinterpret_cast<__m256i>(row), reinterpret_cast<__m256i>(queries)));
+#elif defined(__SSE2__)
+    return c + reinterpret_cast<Ints>(_mm_madd_epi16(reinterpret_cast<__m128i>(row), reinterpret_cast<__m128i>(queries)));
+#else
+    return c + (row >> 16) * (queries >> 16) + ((row << 16) >> 16) * ((queries << 16) >> 16);
+#endif
+  }
+};
+
+#if defined(__AVX512F__)
+// Steps of four codes, by AVX-512 VNNI. In assembly, because the level is not compiled for it: some of its processors lack it.
+struct QuadSteps {
+  static constexpr int64_t kTogether = 4;
+  static constexpr int32_t kOffset = -128;
+  using Code = int8_t;
+  static PAIRLOOM_INLINE Ints add(Ints c, Ints row, Ints queries) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(queries), "v"(row));
+    return c;
+  }
+};
+#endif
+
+// The packed queries of a panel: 32 bits of codes (`Steps::kTogether` of them) of each of 16 queries, then the next step.
+template <class Steps>
+void pack_query(const int8_t* codes, int64_t stride, int64_t lane, int32_t* panel) {
+  constexpr int64_t kTogether = Steps::kTogether;
+  for (int64_t k = 0; k < stride; k += kTogether) {
+    typename Steps::Code step[kTogether];
+    for (int64_t i = 0; i < kTogether; ++i) {
+      const int shifted = codes[k + i] - Steps::kOffset;
+      step[i] = static_cast<typename Steps::Code>(shifted);
+    }
+    std::memcpy(panel + k / kTogether * kPanelQueries + lane, step, sizeof(int32_t));
+  }
+}
+
+template <class Steps, int kRows, int kVectors>
+void code_tile(const typename Steps::Code* rows, int64_t stride, const int32_t* const (&queries)[kVectors], int64_t depth, int32_t* c,
+               int64_t c_stride) {
+  Ints acc[kRows][kVectors];
+  unroll<kRows>([&](auto r) PAIRLOOM_LAMBDA_INLINE {
+    unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { acc[r][v] = load(c + r * c_stride + v * kLanes<float>); });
+  });
+  for (int64_t k = 0, at = 0; k < depth; k += Steps::kTogether, at += kPanelQueries) {
+    Ints of_queries[kVectors];
+    unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { of_queries[v] = load(queries[v] + at); });
+    unroll<kRows>([&](auto r) PAIRLOOM_LAMBDA_INLINE {
+      int32_t step;
+      std::memcpy(&step, rows + r * stride + k, sizeof step);
+      const Ints row = Ints{} + step;
+      unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { acc[r][v] = Steps::add(acc[r][v], row, of_queries[v]); });
+    });
+  }
+  unroll<kRows>([&](auto r) PAIRLOOM_LAMBDA_INLINE {
+    unroll<kVectors>([&](auto v) PAIRLOOM_LAMBDA_INLINE { store<int32_t>(c + r * c_stride + v * kLanes<float>, acc[r][v]); });
+  });
+}
+
+// C (`count` rows, a multiple of kCodeRows, by `panels` panels) += rows times queries.
+template <class Steps>
+struct VectorProducts {
+  using Packing = Steps;
+  using Code = typename Steps::Code;
+  struct Session {};
+
+  static void multiply(Session&, const Code* rows, int64_t stride, int64_t count, const int32_t* queries, int64_t panels, int64_t depth,
+                       int32_t* c, int64_t c_stride) {
+    // More loads than sums would starve the multipliers; 16 sums and what they read fit the registers of AVX-512, 8 those of the others.
+    constexpr int kRows = kVectorBytes == 64 ? 8 : 4;
+    const int64_t panel_size = depth / Steps::kTogether * kPanelQueries;
+    const auto vector_at = [&](int64_t v) { return queries + v / kPanelVectors * panel_size + v % kPanelVectors * kLanes<float>; };
+    const int64_t vectors = panels * kPanelVectors;
+    for (int64_t v = 0; v < vectors; v += 2) {
+      int32_t* out = c + v * kLanes<float>;
+      for (int64_t r = 0; r < count; r += kRows) {
+        if (v + 1 < vectors) {
+          code_tile<Steps, kRows, 2>(rows + r * stride, stride, {vector_at(v), vector_at(v + 1)}, depth, out + r * c_stride, c_stride);
+        } else {
+          code_tile<Steps, kRows, 1>(rows + r * stride, stride, {vector_at(v)}, depth, out + r * c_stride, c_stride);
+        }
+      }
+    }
+  }
+};
+
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__)
+// Tiles of 16 x 64 codes.
+struct TileProducts {
+  using Packing = QuadSteps;
+  using Code = int8_t;
+  using Session = TileRegisters;
+
+  static void multiply(Session&, const int8_t* rows, int64_t stride, int64_t count, const int32_t* queries, int64_t panels, int64_t depth,
+                       int32_t* c, int64_t c_stride) {
+    constexpr int64_t kStep = 64;  // codes of a tile's row
+    constexpr int64_t kStepSize = kStep / Packing::kTogether * kPanelQueries;
+    constexpr int64_t kRowBytes = kPanelQueries * static_cast<int64_t>(sizeof(int32_t));
+    const int64_t c_bytes = c_stride * static_cast<int64_t>(sizeof(int32_t));
+    const int64_t panel_size = depth / Packing::kTogether * kPanelQueries;
+    __asm__ volatile("" ::: "memory");  // the intrinsics do not tell the compiler what memory they read
+    for (int64_t p = 0; p < panels; p += 2) {
+      const bool both = p + 1 < panels;
+      const int32_t* left = queries + p * panel_size;
+      for (int64_t r = 0; r < count; r += 32) {
+        int32_t* upper = c + r * c_stride + p * kPanelQueries;
+        int32_t* lower = upper + 16 * c_stride;
+        _tile_loadd(0, upper, c_bytes);
+        _tile_loadd(2, lower, c_bytes);
+        if (both) {
+          _tile_loadd(1, upper + kPanelQueries, c_bytes);
+          _tile_loadd(3, lower + kPanelQueries, c_bytes);
+        }
+        for (int64_t k = 0; k < depth; k += kStep) {
+          const int8_t* a = rows + r * stride + k;
+          const int32_t* b = left + k / kStep * kStepSize;
+          _tile_loadd(4, a, stride);
+          _tile_loadd(5, a + 16 * stride, stride);
+          _tile_loadd(6, b, kRowBytes);
+          _tile_dpbsud(0, 4, 6);
+          _tile_dpbsud(2, 5, 6);
+          if (both) {
+            _tile_loadd(7, b + panel_size, kRowBytes);
+            _tile_dpbsud(1, 4, 7);
+            _tile_dpbsud(3, 5, 7);
+          }
+        }
+        _tile_stored(0, upper, c_bytes);
+        _tile_stored(2, lower, c_bytes);
+        if (both) {
+          _tile_stored(1, upper + kPanelQueries, c_bytes);
+          _tile_stored(3, lower + kPanelQueries, c_bytes);
+        }
+      }
+    }
+    __asm__ volatile("" ::: "memory");
+  }
+};
+#endif
+
+}  // namespace pairloom::PAIRLOOM_ISA
