@@ -143,20 +143,21 @@ struct TopkCall {
 // What is stored of a row beside its codes (engine/code_rows.h), each an array over all rows.
 enum CodeRecord { kScale, kResidual, kNorm, kInverseNorm, kCodeSum, kCodeRecords };
 
-// Rows as int8.
+// Rows in few bits: int8 or bfloat16.
 struct CodedRows {
-  const int8_t* codes;   // (rows, stride), zeros behind the dim of the rows
+  const void* codes;     // (rows, stride), zeros behind the dim of the rows
   const float* records;  // (kCodeRecords, rows)
-  int64_t stride;        // a multiple of kCodeStride
+  int64_t stride;        // whole cache lines
+  bool int8;             // otherwise bfloat16
 };
-constexpr int64_t kCodeStride = 64;
 constexpr int64_t kMostCodes = 65536;  // of a row, so that products fit int32
 
 struct CodeRowsCall {
   Matrix rows;
-  int8_t* codes;
+  void* codes;
   float* records;
   int64_t stride;
+  bool int8;
 };
 
 struct ScreenedTopkCall {

@@ -5,14 +5,14 @@
 namespace pairloom::PAIRLOOM_ISA {
 namespace {
 
-template <class T>
-void code_rows(const CodeRowsCall& call, const Parallel& pool) {
+template <class T, class Code>
+void code_rows_as(const CodeRowsCall& call, const Parallel& pool) {
   const int64_t rows = call.rows.rows;
   parallel_for(pool, rows, [&](int64_t begin, int64_t end) {
     Buffer<T> row(call.rows.dim);
     for (int64_t i = begin; i < end; ++i) {
       copy_row(call.rows, i, row.get());
-      const CodedRow coded = code_row(row.get(), call.rows.dim, call.stride, call.codes + i * call.stride);
+      const CodedRow coded = code_row(row.get(), call.rows.dim, call.stride, static_cast<Code*>(call.codes) + i * call.stride);
       call.records[kScale * rows + i] = coded.scale;
       call.records[kResidual * rows + i] = coded.residual;
       call.records[kNorm * rows + i] = coded.norm;
@@ -23,9 +23,19 @@ void code_rows(const CodeRowsCall& call, const Parallel& pool) {
 }
 
 template <class T>
+void code_rows(const CodeRowsCall& call, const Parallel& pool) {
+  call.int8 ? code_rows_as<T, int8_t>(call, pool) : code_rows_as<T, uint16_t>(call, pool);
+}
+
+template <class T>
 void screened_topk(const ScreenedTopkCall& call, const Parallel& pool) {
+  const bool few = call.topk.queries.rows < 8;  // for which tiles do not pay
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__)
-  if (call.topk.queries.rows >= 8) return ScreenedTopk<T, TileProducts>(call, pool).run();
+  if (!few && call.codes.int8) return ScreenedTopk<T, TileProducts<QuadSteps>>(call, pool).run();
+  if (!few) return ScreenedTopk<T, TileProducts<BfloatSteps>>(call, pool).run();
+#endif
+  if (!call.codes.int8) return ScreenedTopk<T, VectorProducts<BfloatSteps>>(call, pool).run();
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__)
   return ScreenedTopk<T, VectorProducts<QuadSteps>>(call, pool).run();
 #else
 #if defined(__AVX512F__)

@@ -1,4 +1,5 @@
-// Exact products of int8 rows in int32: C (rows x 16 queries) += codes of rows times codes of queries, for three kinds of instruction.
+// Products of coded rows: C (rows x 16 queries) += codes of rows times codes of queries; exact in int32 for int8, in float32 for bfloat16.
+// One loop for all kinds of instruction: 32 bits of codes of a row, with the same of each query, are added to 32 bits of C.
 //
 // Rows are read as they are stored; queries are packed in panels of 16, a step of depth beside each other: the lanes are queries. What
 // takes unsigned numbers on one side gets the queries plus 128; kOffset times the sum of a row's codes, put into C before, takes that away.
@@ -6,6 +7,7 @@
 
 #include "core/buffer.h"
 #include "core/types.h"
+#include "engine/code_rows.h"
 #include "engine/gemm.h"
 #include "engine/matrix_unit.h"
 
@@ -17,10 +19,17 @@ constexpr int64_t kPanelQueries = 16;
 constexpr int kPanelVectors = static_cast<int>(kPanelQueries) / kLanes<float>;
 constexpr int64_t kCodeRows = 32;  // that a call takes at least, zeros at the end of a gallery
 
-// Steps of two codes, widened to 16 bits: every processor.
-struct PairSteps {
+// Sums of integers.
+struct IntegerSums {
+  static PAIRLOOM_INLINE vec<float> values(Ints sums) { return __builtin_convertvector(sums, vec<float>); }
+  static double value(int32_t sum) { return sum; }
+};
+
+// Steps of two int8 codes, widened to 16 bits: every processor.
+struct PairSteps : IntegerSums {
   static constexpr int64_t kTogether = 2;
   static constexpr int32_t kOffset = 0;
+  using Stored = int8_t;
   using Code = int16_t;
   static PAIRLOOM_INLINE Ints add(Ints c, Ints row, Ints queries) {
 #if defined(__AVX512BW__)
@@ -37,9 +46,10 @@ struct PairSteps {
 
 #if defined(__AVX512F__)
 // Steps of four codes, by AVX-512 VNNI. In assembly, because the level is not compiled for it: some of its processors lack it.
-struct QuadSteps {
+struct QuadSteps : IntegerSums {
   static constexpr int64_t kTogether = 4;
   static constexpr int32_t kOffset = -128;
+  using Stored = int8_t;
   using Code = int8_t;
   static PAIRLOOM_INLINE Ints add(Ints c, Ints row, Ints queries) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(queries), "v"(row));
@@ -48,16 +58,39 @@ struct QuadSteps {
 };
 #endif
 
+// Steps of two bfloat16 codes, the upper halves of float32 numbers.
+struct BfloatSteps {
+  static constexpr int64_t kTogether = 2;
+  static constexpr int32_t kOffset = 0;
+  using Stored = uint16_t;
+  using Code = uint16_t;
+  static PAIRLOOM_INLINE vec<float> values(Ints bits) {
+    vec<float> numbers;
+    std::memcpy(&numbers, &bits, sizeof numbers);
+    return numbers;
+  }
+  static double value(int32_t bits) {
+    float number;
+    std::memcpy(&number, &bits, sizeof number);
+    return static_cast<double>(number);
+  }
+  static PAIRLOOM_INLINE Ints add(Ints c, Ints row, Ints queries) {
+    const Ints upper = Ints{} + static_cast<int32_t>(0xffff0000u);
+    vec<float> sum = values(c);
+    sum += values(row << 16) * values(queries << 16);
+    sum += values(row & upper) * values(queries & upper);
+    std::memcpy(&c, &sum, sizeof c);
+    return c;
+  }
+};
+
 // The packed queries of a panel: 32 bits of codes (`Steps::kTogether` of them) of each of 16 queries, then the next step.
 template <class Steps>
-void pack_query(const int8_t* codes, int64_t stride, int64_t lane, int32_t* panel) {
+void pack_query(const typename Steps::Stored* codes, int64_t stride, int64_t lane, int32_t* panel) {
   constexpr int64_t kTogether = Steps::kTogether;
   for (int64_t k = 0; k < stride; k += kTogether) {
     typename Steps::Code step[kTogether];
-    for (int64_t i = 0; i < kTogether; ++i) {
-      const int shifted = codes[k + i] - Steps::kOffset;
-      step[i] = static_cast<typename Steps::Code>(shifted);
-    }
+    for (int64_t i = 0; i < kTogether; ++i) step[i] = static_cast<typename Steps::Code>(codes[k + i] - Steps::kOffset);
     std::memcpy(panel + k / kTogether * kPanelQueries + lane, step, sizeof(int32_t));
   }
 }
@@ -112,16 +145,24 @@ struct VectorProducts {
 };
 
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__)
-// Tiles of 16 x 64 codes.
+// On tiles of 16 x 64 bytes.
+template <class Steps>
 struct TileProducts {
-  using Packing = QuadSteps;
-  using Code = int8_t;
+  using Packing = Steps;
+  using Code = typename Steps::Code;
   using Session = TileRegisters;
 
-  static void multiply(Session&, const int8_t* rows, int64_t stride, int64_t count, const int32_t* queries, int64_t panels, int64_t depth,
+  static void multiply(Session&, const Code* rows, int64_t stride, int64_t count, const int32_t* queries, int64_t panels, int64_t depth,
                        int32_t* c, int64_t c_stride) {
-    constexpr int64_t kStep = 64;  // codes of a tile's row
+    constexpr int64_t kStep = kCodeStride<Code>;  // codes of a tile's row
     constexpr int64_t kStepSize = kStep / Packing::kTogether * kPanelQueries;
+    const int64_t stride_bytes = stride * static_cast<int64_t>(sizeof(Code));
+#define PAIRLOOM_TILE_PRODUCT(c, a, b)              \
+  if constexpr (sizeof(Code) == 1) {                \
+    _tile_dpbsud(c, a, b);                          \
+  } else {                                          \
+    _tile_dpbf16ps(c, a, b);                        \
+  }
     constexpr int64_t kRowBytes = kPanelQueries * static_cast<int64_t>(sizeof(int32_t));
     const int64_t c_bytes = c_stride * static_cast<int64_t>(sizeof(int32_t));
     const int64_t panel_size = depth / Packing::kTogether * kPanelQueries;
@@ -139,17 +180,17 @@ struct TileProducts {
           _tile_loadd(3, lower + kPanelQueries, c_bytes);
         }
         for (int64_t k = 0; k < depth; k += kStep) {
-          const int8_t* a = rows + r * stride + k;
+          const Code* a = rows + r * stride + k;
           const int32_t* b = left + k / kStep * kStepSize;
-          _tile_loadd(4, a, stride);
-          _tile_loadd(5, a + 16 * stride, stride);
+          _tile_loadd(4, a, stride_bytes);
+          _tile_loadd(5, a + 16 * stride, stride_bytes);
           _tile_loadd(6, b, kRowBytes);
-          _tile_dpbsud(0, 4, 6);
-          _tile_dpbsud(2, 5, 6);
+          PAIRLOOM_TILE_PRODUCT(0, 4, 6);
+          PAIRLOOM_TILE_PRODUCT(2, 5, 6);
           if (both) {
             _tile_loadd(7, b + panel_size, kRowBytes);
-            _tile_dpbsud(1, 4, 7);
-            _tile_dpbsud(3, 5, 7);
+            PAIRLOOM_TILE_PRODUCT(1, 4, 7);
+            PAIRLOOM_TILE_PRODUCT(3, 5, 7);
           }
         }
         _tile_stored(0, upper, c_bytes);
@@ -160,6 +201,7 @@ struct TileProducts {
         }
       }
     }
+#undef PAIRLOOM_TILE_PRODUCT
     __asm__ volatile("" ::: "memory");
   }
 };

@@ -1,4 +1,4 @@
-// Top-k that scores an int8 copy of the gallery first and exactly only those rows that can still be among the k best. Ids and scores are
+// Top-k that scores a copy of the gallery in few bits first and exactly only those rows that can still be among the k best. Ids and scores are
 // bit for bit those of engine/topk.h.
 //
 //   row b = scale_b codes_b + r_b, query a likewise; s = a . b;  estimate = scale_a scale_b (codes_a . codes_b)
@@ -11,9 +11,7 @@
 // too many rows (all scores tie, say) is given to engine/topk.h.
 #pragma once
 
-#include "engine/code_products.h"
-#include "engine/code_rows.h"
-#include "engine/topk.h"
+#include "engine/code_scan.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 
@@ -40,41 +38,26 @@ inline RowBounds bounds_of_row(Similarity similarity, float scale, float residua
 }
 
 template <class T, class Products>
-class ScreenedTopk {
-  using Packing = typename Products::Packing;
-  using Code = typename Products::Code;
+class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
+  using Scan = CodeScan<T, Products, ScreenedTopk>;
+  friend Scan;
+  using typename Scan::Block, typename Scan::Packing, typename Scan::Stored;
+  using Scan::topk_, Scan::pool_, Scan::m_, Scan::k_, Scan::stride_, Scan::parts_, Scan::chunk_, Scan::queries_, Scan::kGroup, Scan::record,
+      Scan::in_panels;
 
  public:
   ScreenedTopk(const ScreenedTopkCall& call, const Parallel& pool)
-      : call_(call),
-        topk_(call.topk),
-        pool_(pool),
-        m_(topk_.gallery.rows),
-        k_(std::min(topk_.k, m_)),
-        depth_(call.codes.stride),
-        stride_(padded_stride<T>(topk_.queries.dim)),
-        rounding_((static_cast<double>(topk_.queries.dim) + 128.0) * 1.1 * 0x1p-24),
-        capacity_(4 * k_ + 1024),
-        blocks_((m_ + kBlockRows - 1) / kBlockRows),
-        parts_(topk_.queries.rows < 2 * kGroup * pool.threads ? std::clamp<int64_t>(blocks_ / 4, 1, pool.threads) : 1),
-        chunk_(queries_per_chunk()),
-        queries_(chunk_ * stride_),
-        panels_(in_panels(chunk_) * panel_size()),
+      : Scan(call.topk, call.codes, call.topk.gallery.rows, capacity(call.topk) * static_cast<int64_t>(sizeof(Item)), pool),
+        call_(call),
+        rounding_((static_cast<double>(topk_.queries.dim) + 128.0) * (sizeof(Stored) == 1 ? 1.1 : 2.2) * 0x1p-24),
+        capacity_(capacity(topk_)),
         bounds_(in_panels(chunk_)),
         items_(parts_ * chunk_ * capacity_),
         kept_(parts_ * chunk_) {}
 
   void run() {
+    Scan::search_all();
     const int64_t n = topk_.queries.rows;
-    for (int64_t first = 0; first < n; first += chunk_) {
-      const int64_t count = std::min(chunk_, n - first);
-      prepare(first, count);
-      if (k_ > 0) search(first, count);
-      parallel_for(pool_, count, [&](int64_t begin, int64_t end) {
-        Exact exact(stride_, topk_.gallery.dim);
-        for (int64_t q = begin; q < end; ++q) finish(first + q, q, exact);
-      });
-    }
     for (int64_t begin = 0; begin < n;) {  // runs of queries that are left to the exact kernel
       int64_t end = begin;
       while (end < n && call_.rescored[end] == kGivenUp) call_.rescored[end++] = m_;
@@ -84,10 +67,8 @@ class ScreenedTopk {
   }
 
  private:
-  static constexpr int64_t kBlockRows = 4 * kCodeRows;  // of the gallery, together
-  static constexpr int64_t kGroupPanels = 4;            // of queries, likewise
-  static constexpr int64_t kGroup = kGroupPanels * kPanelQueries;
   static constexpr int64_t kGivenUp = -1;
+  using RowNumbers = RowBounds;
 
   struct Item {
     double low, high;
@@ -99,10 +80,14 @@ class ScreenedTopk {
   struct ByIndex {
     bool operator()(const Item& a, const Item& b) const { return a.index < b.index; }
   };
+  struct ByScore {
+    bool operator()(const Item& a, const Item& b) const { return a.low > b.low || (a.low == b.low && a.index < b.index); }
+  };
 
   // The rows that a query keeps: those whose high is not below its threshold, and some that came since that rose.
   struct Kept {
     Item* items;
+    int64_t query;
     int64_t count;
     int64_t next_look;  // at this count
     double threshold;   // the k-th largest low so far
@@ -126,148 +111,72 @@ class ScreenedTopk {
     float threshold[kPanelQueries];
   };
 
+  // Thresholds as the lanes see them: each part of the gallery has its own.
+  struct Thread {
+    Thread(const ScreenedTopk& search, int64_t p_begin, int64_t p_end) : first(p_begin), thresholds((p_end - p_begin) * kPanelQueries) {
+      for (int64_t p = p_begin; p < p_end; ++p) {
+        const float* begin = search.bounds_[p].threshold;
+        std::copy(begin, begin + kPanelQueries, of_panel(p));
+      }
+    }
+    float* of_panel(int64_t p) const { return thresholds.get() + (p - first) * kPanelQueries; }
+    int64_t first;
+    Buffer<float> thresholds;
+  };
+
   // The exact scores of some rows.
   struct Exact {
     Exact(int64_t stride, int64_t dim) : rows(kPanel<T> * stride), panel(kPanel<T> * dim), scores(kPanel<T>) {}
     Buffer<T> rows, panel, scores;
   };
 
-  // What a thread works on: a block of the gallery, and the products of its codes with a group of queries.
-  struct Block {
-    explicit Block(int64_t depth) : codes(kBlockRows * depth), products(kBlockRows * kGroup) {}
-    Buffer<Code> codes;
-    Buffer<int32_t> products;
-    RowBounds bounds[kBlockRows];
-    int32_t begin[kBlockRows];  // of the sums of a row
-  };
+  static int64_t capacity(const TopkCall& topk) { return 4 * std::min(topk.k, topk.gallery.rows) + 1024; }
 
-  static int64_t in_panels(int64_t queries) { return (queries + kPanelQueries - 1) / kPanelQueries; }
-  int64_t panel_size() const { return depth_ / Packing::kTogether * kPanelQueries; }
-  const float* record(CodeRecord which) const { return call_.codes.records + which * m_; }
-
-  // As many queries as items fit in 64 MiB.
-  int64_t queries_per_chunk() const {
-    const int64_t per_query = parts_ * capacity_ * static_cast<int64_t>(sizeof(Item));
-    const int64_t fitting = (int64_t{64} << 20) / per_query / kGroup * kGroup;
-    return std::min(std::clamp<int64_t>(fitting, kPanelQueries, 4096), std::max<int64_t>(topk_.queries.rows, 1));
+  RowBounds numbers_of_row(int64_t j) const {
+    return bounds_of_row(topk_.similarity, record(kScale)[j], record(kResidual)[j], record(kNorm)[j], record(kInverseNorm)[j],
+                         static_cast<float>(rounding_));
   }
 
-  void prepare(int64_t first, int64_t count) {
-    parallel_for(pool_, in_panels(count), [&](int64_t begin, int64_t end) {
-      Buffer<int8_t> codes(depth_);
-      for (int64_t p = begin; p < end; ++p) {
-        for (int64_t lane = 0; lane < kPanelQueries; ++lane) {
-          const int64_t q = p * kPanelQueries + lane;
-          prepare_query(first, q < count ? q : -1, codes.get(), lane, bounds_[p], panels_.get() + p * panel_size());
-        }
-      }
-    });
-  }
-
-  // Query q of the chunk into a lane; -1 is none.
-  void prepare_query(int64_t first, int64_t q, int8_t* codes, int64_t lane, PanelBounds& bounds, int32_t* panel) {
+  void prepare(int64_t first, int64_t q, const CodedRow& a, int64_t p, int64_t lane) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
-    CodedRow a{0.0f, 0.0f, 0.0f, 0};
-    std::fill(codes, codes + depth_, int8_t{0});
-    if (q >= 0) {
-      T* row = queries_.get() + q * stride_;
-      load_row(topk_.queries, first + q, normalizes(topk_.similarity), row, stride_);
-      a = code_row(row, topk_.queries.dim, depth_, codes);
-    }
-    pack_query<Packing>(codes, depth_, lane, panel);
+    PanelBounds& bounds = bounds_[p];
     const bool screened = q >= 0 && a.norm < infinity && 4 * k_ <= m_;
-    const double norm = a.norm;
+    const double norm = static_cast<double>(a.norm), residual = static_cast<double>(a.residual);
     const bool distance = is_distance(topk_.similarity);
     bounds.scale[lane] = a.scale;
-    bounds.reach[lane] = static_cast<float>((norm + a.residual) * 1.001);
-    bounds.error[lane] = static_cast<float>((a.residual + rounding_ * norm) * 1.001);
+    bounds.reach[lane] = static_cast<float>((norm + residual) * 1.001);
+    bounds.error[lane] = static_cast<float>((residual + rounding_ * norm) * 1.001);
     bounds.offset[lane] = distance ? static_cast<float>(-norm * norm) : 0.0f;
     // What becomes too small for float32, and the rounding of the square.
     bounds.slack[lane] = static_cast<float>(1e-28 + (distance ? 4 * rounding_ * norm * norm : 0.0));
     bounds.threshold[lane] = screened ? -infinity : infinity;
     for (int64_t part = 0; q >= 0 && part < parts_; ++part) {
       const int64_t at = part * chunk_ + q;
-      kept_[at] = {items_.get() + at * capacity_, 0, k_ + 64, -std::numeric_limits<double>::infinity(), !screened};
+      kept_[at] = {items_.get() + at * capacity_, first + q, 0, k_ + 64, -std::numeric_limits<double>::infinity(), !screened};
     }
-  }
-
-  void search(int64_t first, int64_t count) {
-    if (parts_ > 1) {  // each thread takes a share of the gallery
-      parallel_for(pool_, parts_, [&](int64_t begin, int64_t end) {
-        for (int64_t part = begin; part < end; ++part) {
-          scan(first, 0, count, blocks_ * part / parts_, blocks_ * (part + 1) / parts_, kept_.get() + part * chunk_);
-        }
-      });
-    } else {
-      parallel_for(pool_, (count + kGroup - 1) / kGroup, [&](int64_t begin, int64_t end) {
-        scan(first, begin * kGroup, std::min(end * kGroup, count), 0, blocks_, kept_.get());
-      });
-    }
-  }
-
-  void scan(int64_t first_query, int64_t q_begin, int64_t q_end, int64_t block_begin, int64_t block_end, Kept* kept) const {
-    typename Products::Session session;
-    Block block(depth_);
-    const int64_t p_begin = q_begin / kPanelQueries, p_end = in_panels(q_end);
-    Buffer<float> thresholds((p_end - p_begin) * kPanelQueries);
-    for (int64_t p = p_begin; p < p_end; ++p) {
-      std::copy(bounds_[p].threshold, bounds_[p].threshold + kPanelQueries, thresholds.get() + (p - p_begin) * kPanelQueries);
-    }
-    for (int64_t b = block_begin; b < block_end; ++b) {
-      const int64_t first = b * kBlockRows, count = std::min(kBlockRows, m_ - first);
-      const Code* codes = read_block(first, count, block);
-      for (int64_t p = p_begin; p < p_end; p += kGroupPanels) {
-        const int64_t panels = std::min(kGroupPanels, p_end - p);
-        for (int64_t r = 0; r < kBlockRows; ++r) {
-          std::fill(block.products.get() + r * kGroup, block.products.get() + r * kGroup + panels * kPanelQueries, block.begin[r]);
-        }
-        Products::multiply(session, codes, depth_, (count + kCodeRows - 1) / kCodeRows * kCodeRows, panels_.get() + p * panel_size(), panels,
-                           depth_, block.products.get(), kGroup);
-        for (int64_t i = 0; i < panels; ++i) {
-          keep(block, first, count, i, bounds_[p + i], thresholds.get() + (p + i - p_begin) * kPanelQueries, first_query,
-               (p + i) * kPanelQueries, kept);
-        }
-      }
-    }
-  }
-
-  // Codes of `count` rows as the products take them, with zero rows behind the last, and their bounds.
-  const Code* read_block(int64_t first, int64_t count, Block& block) const {
-    for (int64_t r = 0; r < count; ++r) {
-      const int64_t j = first + r;
-      block.bounds[r] = bounds_of_row(topk_.similarity, record(kScale)[j], record(kResidual)[j], record(kNorm)[j], record(kInverseNorm)[j],
-                                      static_cast<float>(rounding_));
-      block.begin[r] = Packing::kOffset * static_cast<int32_t>(record(kCodeSum)[j]);
-    }
-    std::fill(block.begin + count, block.begin + kBlockRows, 0);
-    const int8_t* stored = call_.codes.codes + first * depth_;
-    if constexpr (sizeof(Code) == 1) {
-      if (count == kBlockRows) return stored;
-    }
-    std::copy(stored, stored + count * depth_, block.codes.get());
-    std::fill(block.codes.get() + count * depth_, block.codes.get() + kBlockRows * depth_, Code{0});
-    return block.codes.get();
   }
 
   // Offers the rows of a block whose high reaches the threshold to each query of a panel. The lanes' arithmetic is float32: it is a little
   // more generous than that of offer(), so that what is kept does not depend on it.
-  void keep(const Block& block, int64_t first, int64_t count, int64_t column, const PanelBounds& bounds, float* thresholds,
-            int64_t first_query, int64_t first_lane, Kept* kept) const {
+  void take(const Block& block, int64_t first, int64_t count, int64_t i, int64_t p, Thread& thread, int64_t part) const {
+    const PanelBounds& bounds = bounds_[p];
+    float* thresholds = thread.of_panel(p);
     for (int64_t v = 0; v < kPanelQueries; v += kLanes<float>) {
       const vec<float> scale = load(bounds.scale + v), reach = load(bounds.reach + v);
       const vec<float> error = load(bounds.error + v) + reach * 4e-6f;
       vec<float> threshold = load(thresholds + v);
       for (int64_t r = 0; r < count; ++r) {
-        const Ints products = load(block.products.get() + r * kGroup + column * kPanelQueries + v);
-        const RowBounds& row = block.bounds[r];
-        const vec<float> estimate = __builtin_convertvector(products, vec<float>) * (scale * row.scale);
+        const Ints products = load(block.products.get() + r * kGroup + i * kPanelQueries + v);
+        const RowBounds& row = block.rows[r];
+        const vec<float> estimate = Packing::values(products) * (scale * row.scale);
         const vec<float> high = estimate + (reach * row.residual + (error * row.norm + (row.offset + row.slack * 1.01f)));
         const mask<float> stays = ~(high < threshold);
         if (!any(stays)) continue;
         for (int lane = 0; lane < kLanes<float>; ++lane) {
-          if (stays[lane] == 0 || thresholds[v + lane] == std::numeric_limits<float>::infinity()) continue;
-          const int64_t q = first_lane + v + lane;
-          thresholds[v + lane] = offer(kept[q], first_query + q, first + r, products[lane], row, bounds, v + lane);
+          float& own = thresholds[v + lane];
+          if (stays[lane] == 0 || own == std::numeric_limits<float>::infinity()) continue;
+          Kept& kept = kept_[part * chunk_ + p * kPanelQueries + v + lane];
+          own = offer(kept, first + r, Packing::value(products[lane]), row, bounds, v + lane);
         }
         threshold = load(thresholds + v);
       }
@@ -275,17 +184,17 @@ class ScreenedTopk {
   }
 
   // Returns the lane's threshold from now on.
-  float offer(Kept& kept, int64_t query, int64_t index, int32_t product, const RowBounds& row, const PanelBounds& bounds,
+  float offer(Kept& kept, int64_t index, double product, const RowBounds& row, const PanelBounds& bounds,
               int64_t lane) const {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const auto wide = [](float x) { return static_cast<double>(x); };
     const double estimate =
-        static_cast<double>(product) * (wide(bounds.scale[lane]) * wide(row.scale)) + wide(bounds.offset[lane]) + wide(row.offset);
+        product * (wide(bounds.scale[lane]) * wide(row.scale)) + wide(bounds.offset[lane]) + wide(row.offset);
     const double error = wide(bounds.reach[lane]) * wide(row.residual) + wide(bounds.error[lane]) * wide(row.norm) +
                          wide(bounds.slack[lane]) + wide(row.slack);
     const bool certain = error < infinity && estimate - estimate == 0;
     const Item item{certain ? estimate - error : -infinity, certain ? estimate + error : infinity, index};
-    if (!(item.high < kept.threshold) && !excludes(query, index)) {
+    if (!(item.high < kept.threshold) && !excludes(kept.query, index)) {
       kept.items[kept.count++] = item;
       if (kept.count == kept.next_look) {
         kept.look(k_);
@@ -313,8 +222,13 @@ class ScreenedTopk {
     return false;
   }
 
+  void finish(int64_t first, int64_t begin, int64_t end) {
+    Exact exact(stride_, topk_.gallery.dim);
+    for (int64_t q = begin; q < end; ++q) answer(first + q, q, exact);
+  }
+
   // Joins the parts of query q of the chunk, scores what is left exactly, sorts, pads.
-  void finish(int64_t query, int64_t q, Exact& exact) {
+  void answer(int64_t query, int64_t q, Exact& exact) {
     Kept all = kept_[q];
     bool given_up = all.given_up && k_ > 0;
     int64_t total = all.count;
@@ -356,10 +270,6 @@ class ScreenedTopk {
     }
   }
 
-  struct ByScore {
-    bool operator()(const Item& a, const Item& b) const { return a.low > b.low || (a.low == b.low && a.index < b.index); }
-  };
-
   void write(int64_t query, Kept& kept) {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     int64_t returnable = 0;  // neither NaN nor -infinity
@@ -390,15 +300,8 @@ class ScreenedTopk {
   }
 
   const ScreenedTopkCall& call_;
-  const TopkCall& topk_;
-  const Parallel& pool_;
-  const int64_t m_, k_;
-  const int64_t depth_;   // of the codes, padded
-  const int64_t stride_;  // of a loaded row
-  const double rounding_;  // what float32 rounds in a score, as a part of |a| |b|, with room for the arithmetic of the bounds
-  const int64_t capacity_, blocks_, parts_, chunk_;
-  Buffer<T> queries_;
-  Buffer<int32_t> panels_;
+  const double rounding_;  // what float32 rounds in a score (and in a product of bfloat16 codes), as a part of |a| |b|, and then some
+  const int64_t capacity_;
   Buffer<PanelBounds> bounds_;
   Buffer<Item> items_;
   Buffer<Kept> kept_;

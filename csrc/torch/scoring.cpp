@@ -110,13 +110,19 @@ std::tuple<Tensor, Tensor> topk(const Tensor& queries, const Tensor& gallery, in
   return {arguments.scores, arguments.indices};
 }
 
-std::tuple<Tensor, Tensor> code_rows(const Tensor& rows) {
-  CodeRowsCall call{.rows = as_matrix(rows, "rows"), .codes = nullptr, .records = nullptr, .stride = 0};
-  check(call.rows.dim <= kMostCodes, "rows have ", call.rows.dim, " numbers; int8 codes take at most ", kMostCodes);
-  call.stride = (call.rows.dim + kCodeStride - 1) / kCodeStride * kCodeStride;
-  Tensor codes = empty({call.rows.rows, call.stride}, ScalarType::Char);
+int64_t code_stride(int64_t dim, bool int8) {
+  const int64_t codes = int8 ? 64 : 32;  // of a cache line
+  return (dim + codes - 1) / codes * codes;
+}
+
+std::tuple<Tensor, Tensor> code_rows(const Tensor& rows, const std::string& format) {
+  check(format == "int8" || format == "bf16", "format is '", format, "'; allowed are 'int8' and 'bf16'");
+  CodeRowsCall call{.rows = as_matrix(rows, "rows"), .codes = nullptr, .records = nullptr, .stride = 0, .int8 = format == "int8"};
+  check(call.rows.dim <= kMostCodes, "rows have ", call.rows.dim, " numbers; codes take at most ", kMostCodes);
+  call.stride = code_stride(call.rows.dim, call.int8);
+  Tensor codes = empty({call.rows.rows, call.stride}, call.int8 ? ScalarType::Char : ScalarType::BFloat16);
   Tensor records = empty({int64_t{kCodeRecords}, call.rows.rows}, ScalarType::Float);
-  call.codes = static_cast<int8_t*>(codes.mutable_data_ptr());
+  call.codes = codes.mutable_data_ptr();
   call.records = static_cast<float*>(records.mutable_data_ptr());
   run(kernels().code_rows, compute_type(rows, rows), call);
   return {codes, records};
@@ -127,17 +133,21 @@ std::tuple<Tensor, Tensor, Tensor> screened_topk(const Tensor& queries, const Te
                                                  std::optional<Tensor> exclude_indices) {
   const TopkArguments arguments(queries, gallery, k, similarity, exclude_indptr, exclude_indices);
   const Matrix& rows = arguments.call.gallery;
-  const int64_t stride = (rows.dim + kCodeStride - 1) / kCodeStride * kCodeStride;
-  check(rows.dim <= kMostCodes, "gallery has ", rows.dim, " columns; int8 codes take at most ", kMostCodes);
-  check(codes.scalar_type() == ScalarType::Char && codes.dim() == 2 && codes.size(0) == rows.rows && codes.size(1) == stride &&
-            codes.is_contiguous() && codes.is_cpu(),
-        "codes must be contiguous int8 (", rows.rows, ", ", stride, ")");
+  const bool int8 = codes.scalar_type() == ScalarType::Char;
+  const int64_t stride = code_stride(rows.dim, int8);
+  check(rows.dim <= kMostCodes, "gallery has ", rows.dim, " columns; codes take at most ", kMostCodes);
+  check((int8 || codes.scalar_type() == ScalarType::BFloat16) && codes.dim() == 2 && codes.size(0) == rows.rows &&
+            codes.size(1) == stride && codes.is_contiguous() && codes.is_cpu(),
+        "codes must be contiguous int8 or bfloat16 (", rows.rows, ", ", stride, "), as code_rows makes them");
   check(records.scalar_type() == ScalarType::Float && records.dim() == 2 && records.size(0) == kCodeRecords &&
             records.size(1) == rows.rows && records.is_contiguous() && records.is_cpu(),
-        "records must be contiguous float32 (", int64_t{kCodeRecords}, ", ", rows.rows, ")");
+        "records must be contiguous float32 (", int64_t{kCodeRecords}, ", ", rows.rows, "), as code_rows makes them");
   Tensor rescored = empty({arguments.call.queries.rows}, ScalarType::Long);
   const ScreenedTopkCall call{.topk = arguments.call,
-                              .codes = {.codes = codes.const_data_ptr<int8_t>(), .records = records.const_data_ptr<float>(), .stride = stride},
+                              .codes = {.codes = codes.const_data_ptr(),
+                                        .records = static_cast<const float*>(records.const_data_ptr()),
+                                        .stride = stride,
+                                        .int8 = int8},
                               .rescored = static_cast<int64_t*>(rescored.mutable_data_ptr())};
   run(kernels().screened_topk, arguments.type, call);
   return {arguments.scores, arguments.indices, rescored};
@@ -150,7 +160,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
   library.def(
       "topk(Tensor queries, Tensor gallery, int k, str similarity, Tensor? exclude_indptr=None, Tensor? exclude_indices=None) "
       "-> (Tensor scores, Tensor indices)");
-  library.def("code_rows(Tensor rows) -> (Tensor codes, Tensor records)");
+  library.def("code_rows(Tensor rows, str format) -> (Tensor codes, Tensor records)");
   library.def(
       "screened_topk(Tensor queries, Tensor gallery, Tensor codes, Tensor records, int k, str similarity, Tensor? exclude_indptr=None, "
       "Tensor? exclude_indices=None) -> (Tensor scores, Tensor indices, Tensor rescored)");

@@ -1,0 +1,155 @@
+// The loops of a search in coded rows (engine/code_products.h): queries are coded in panels, blocks of the gallery are multiplied with groups
+// of panels while both are in cache, and what becomes of the products is said by the class that derives from this one:
+//
+//   prepare(first, q, coded, panel, lane)     query q of the chunk, which begins at query `first`, is loaded and coded; -1: the lane has none
+//   RowNumbers numbers_of_row(index)          what it needs of a gallery row
+//   Thread(search, first panel, last panel)   what a thread has of its own while it scans
+//   take(block, first, count, i, panel, thread, part)   the products of `count` rows from `first` on with a panel, the block's i-th
+//   finish(first, begin, end)                 the answers of queries [begin, end) of the chunk, which begins at query `first`
+#pragma once
+
+#include "core/parallel.h"
+#include "engine/code_products.h"
+#include "engine/similarity.h"
+#include "engine/topk.h"
+
+namespace pairloom::PAIRLOOM_ISA {
+
+template <class T, class Products, class Search>
+class CodeScan {
+ protected:
+  using Packing = typename Products::Packing;
+  using Code = typename Products::Code;
+  using Stored = typename Packing::Stored;
+
+  static constexpr int64_t kBlockRows = 4 * kCodeRows;  // of the gallery, together
+  static constexpr int64_t kGroupPanels = 4;            // of queries, likewise
+  static constexpr int64_t kGroup = kGroupPanels * kPanelQueries;
+
+  // `item_bytes`: what each part of the gallery keeps for a query.
+  CodeScan(const TopkCall& topk, const CodedRows& gallery, int64_t rows, int64_t item_bytes, const Parallel& pool)
+      : topk_(topk),
+        gallery_(gallery),
+        pool_(pool),
+        m_(rows),
+        k_(std::min(topk.k, rows)),
+        depth_(gallery.stride),
+        stride_(padded_stride<T>(topk.queries.dim)),
+        blocks_((m_ + kBlockRows - 1) / kBlockRows),
+        parts_(topk.queries.rows < 2 * kGroup * pool.threads ? std::clamp<int64_t>(blocks_ / 4, 1, pool.threads) : 1),
+        chunk_(queries_per_chunk(item_bytes)),
+        queries_(chunk_ * stride_),
+        panels_(in_panels(chunk_) * panel_size()) {}
+
+  void search_all() {
+    Search& search = *static_cast<Search*>(this);
+    for (int64_t first = 0; first < topk_.queries.rows; first += chunk_) {
+      const int64_t count = std::min(chunk_, topk_.queries.rows - first);
+      code_queries(search, first, count);
+      if (k_ > 0) scan_gallery(search, count);
+      parallel_for(pool_, count, [&](int64_t begin, int64_t end) { search.finish(first, begin, end); });
+    }
+  }
+
+  // A block of the gallery, and the products of its codes with a group of queries.
+  struct Block {
+    explicit Block(int64_t depth) : codes(kBlockRows * depth), products(kBlockRows * kGroup) {}
+    Buffer<Code> codes;
+    Buffer<int32_t> products;
+    typename Search::RowNumbers rows[kBlockRows];
+    int32_t begin[kBlockRows];  // of the sums of a row
+  };
+
+  static int64_t in_panels(int64_t queries) { return (queries + kPanelQueries - 1) / kPanelQueries; }
+  int64_t panel_size() const { return depth_ / Packing::kTogether * kPanelQueries; }
+  const float* record(CodeRecord which) const { return gallery_.records + which * m_; }
+
+  const TopkCall& topk_;
+  const CodedRows& gallery_;
+  const Parallel& pool_;
+  const int64_t m_, k_;
+  const int64_t depth_;   // of the codes, padded
+  const int64_t stride_;  // of a loaded row
+  const int64_t blocks_;
+  const int64_t parts_;  // of the gallery, where the queries are too few to share out
+  const int64_t chunk_;  // of queries
+  Buffer<T> queries_;
+  Buffer<int32_t> panels_;
+
+ private:
+  // As many queries as what is kept for them fits in 64 MiB.
+  int64_t queries_per_chunk(int64_t item_bytes) const {
+    const int64_t fitting = (int64_t{64} << 20) / (parts_ * item_bytes) / kGroup * kGroup;
+    return std::min(std::clamp<int64_t>(fitting, kPanelQueries, 4096), std::max<int64_t>(topk_.queries.rows, 1));
+  }
+
+  void code_queries(Search& search, int64_t first, int64_t count) {
+    parallel_for(pool_, in_panels(count), [&](int64_t begin, int64_t end) {
+      Buffer<Stored> codes(depth_);
+      for (int64_t p = begin; p < end; ++p) {
+        for (int64_t lane = 0; lane < kPanelQueries; ++lane) {
+          const int64_t q = p * kPanelQueries + lane;
+          CodedRow coded{0.0f, 0.0f, 0.0f, 0};
+          std::fill(codes.get(), codes.get() + depth_, Stored{0});
+          if (q < count) {
+            T* row = queries_.get() + q * stride_;
+            load_row(topk_.queries, first + q, normalizes(topk_.similarity), row, stride_);
+            coded = code_row(row, topk_.queries.dim, depth_, codes.get());
+          }
+          pack_query<Packing>(codes.get(), depth_, lane, panels_.get() + p * panel_size());
+          search.prepare(first, q < count ? q : -1, coded, p, lane);
+        }
+      }
+    });
+  }
+
+  void scan_gallery(Search& search, int64_t count) {
+    if (parts_ > 1) {  // each thread takes a share of the gallery
+      parallel_for(pool_, parts_, [&](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; ++part) {
+          scan(search, 0, count, blocks_ * part / parts_, blocks_ * (part + 1) / parts_, part);
+        }
+      });
+    } else {
+      parallel_for(pool_, (count + kGroup - 1) / kGroup, [&](int64_t begin, int64_t end) {
+        scan(search, begin * kGroup, std::min(end * kGroup, count), 0, blocks_, 0);
+      });
+    }
+  }
+
+  void scan(Search& search, int64_t q_begin, int64_t q_end, int64_t block_begin, int64_t block_end, int64_t part) const {
+    typename Products::Session session;
+    Block block(depth_);
+    const int64_t p_begin = q_begin / kPanelQueries, p_end = in_panels(q_end);
+    typename Search::Thread thread(search, p_begin, p_end);
+    for (int64_t b = block_begin; b < block_end; ++b) {
+      const int64_t first = b * kBlockRows, count = std::min(kBlockRows, m_ - first);
+      const Code* codes = read_block(first, count, block);
+      for (int64_t r = 0; r < count; ++r) block.rows[r] = search.numbers_of_row(first + r);
+      for (int64_t p = p_begin; p < p_end; p += kGroupPanels) {
+        const int64_t panels = std::min(kGroupPanels, p_end - p);
+        for (int64_t r = 0; r < kBlockRows; ++r) {
+          std::fill(block.products.get() + r * kGroup, block.products.get() + r * kGroup + panels * kPanelQueries, block.begin[r]);
+        }
+        Products::multiply(session, codes, depth_, (count + kCodeRows - 1) / kCodeRows * kCodeRows, panels_.get() + p * panel_size(), panels,
+                           depth_, block.products.get(), kGroup);
+        for (int64_t i = 0; i < panels; ++i) search.take(block, first, count, i, p + i, thread, part);
+      }
+    }
+  }
+
+  // Codes of `count` rows as the products take them, with zero rows behind the last.
+  const Code* read_block(int64_t first, int64_t count, Block& block) const {
+    for (int64_t r = 0; r < count; ++r) block.begin[r] = Packing::kOffset * static_cast<int32_t>(record(kCodeSum)[first + r]);
+    std::fill(block.begin + count, block.begin + kBlockRows, 0);
+    const Stored* stored = static_cast<const Stored*>(gallery_.codes) + first * depth_;
+    if constexpr (std::is_same_v<Code, Stored>) {
+      if (count == kBlockRows) return stored;
+    }
+    std::copy(stored, stored + count * depth_, block.codes.get());
+    std::fill(block.codes.get() + count * depth_, block.codes.get() + kBlockRows * depth_, Code{0});
+    return block.codes.get();
+  }
+};
+
+}  // namespace pairloom::PAIRLOOM_ISA
