@@ -160,6 +160,12 @@ struct CodeRowsCall {
   bool int8;
 };
 
+// In int8 rows alone; of `topk.gallery` only the sizes are used.
+struct CodedTopkCall {
+  TopkCall topk;
+  CodedRows codes;
+};
+
 struct ScreenedTopkCall {
   TopkCall topk;
   CodedRows codes;    // of the gallery

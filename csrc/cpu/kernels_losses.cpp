@@ -106,6 +106,7 @@ const Kernels table = {
     .topk = {topk_f32, topk_f64},
     .code_rows = {code_rows_f32, code_rows_f64},
     .screened_topk = {screened_topk_f32, screened_topk_f64},
+    .coded_topk = coded_topk,
     .triplet_margin = kLoss<TripletMarginCall>,
     .fma_rate = fma_rate_f32,
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)

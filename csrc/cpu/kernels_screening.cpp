@@ -1,5 +1,6 @@
-// int8 rows and top-k that is screened by them, at one instruction-set level.
+// Rows in few bits, and top-k in them or screened by them, at one instruction-set level.
 #include "cpu/level.h"
+#include "engine/coded_topk.h"
 #include "engine/screened_topk.h"
 
 namespace pairloom::PAIRLOOM_ISA {
@@ -27,23 +28,26 @@ void code_rows(const CodeRowsCall& call, const Parallel& pool) {
   call.int8 ? code_rows_as<T, int8_t>(call, pool) : code_rows_as<T, uint16_t>(call, pool);
 }
 
-template <class T>
-void screened_topk(const ScreenedTopkCall& call, const Parallel& pool) {
-  const bool few = call.topk.queries.rows < 8;  // for which tiles do not pay
+// f(products) for the products that serve int8 or bfloat16 codes and so many queries; tiles do not pay for a few.
+template <class F>
+void with_products(bool int8, int64_t queries, const F& f) {
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__)
-  if (!few && call.codes.int8) return ScreenedTopk<T, TileProducts<QuadSteps>>(call, pool).run();
-  if (!few) return ScreenedTopk<T, TileProducts<BfloatSteps>>(call, pool).run();
-#endif
-  if (!call.codes.int8) return ScreenedTopk<T, VectorProducts<BfloatSteps>>(call, pool).run();
-#if defined(__AMX_TILE__) && defined(__AMX_INT8__)
-  return ScreenedTopk<T, VectorProducts<QuadSteps>>(call, pool).run();
+  if (queries >= 8) return int8 ? f(TileProducts<QuadSteps>()) : f(TileProducts<BfloatSteps>());
+  return int8 ? f(VectorProducts<QuadSteps>()) : f(VectorProducts<BfloatSteps>());
 #else
+  (void)queries;
+  if (!int8) return f(VectorProducts<BfloatSteps>());
 #if defined(__AVX512F__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512vnni")) return ScreenedTopk<T, VectorProducts<QuadSteps>>(call, pool).run();
+  if (__builtin_cpu_supports("avx512vnni")) return f(VectorProducts<QuadSteps>());
 #endif
-  ScreenedTopk<T, VectorProducts<PairSteps>>(call, pool).run();
+  f(VectorProducts<PairSteps>());
 #endif
+}
+
+template <class T>
+void screened_topk(const ScreenedTopkCall& call, const Parallel& pool) {
+  with_products(call.codes.int8, call.topk.queries.rows, [&](auto products) { ScreenedTopk<T, decltype(products)>(call, pool).run(); });
 }
 
 }  // namespace
@@ -52,5 +56,10 @@ void code_rows_f32(const CodeRowsCall& call, const Parallel& pool) { code_rows<f
 void code_rows_f64(const CodeRowsCall& call, const Parallel& pool) { code_rows<double>(call, pool); }
 void screened_topk_f32(const ScreenedTopkCall& call, const Parallel& pool) { screened_topk<float>(call, pool); }
 void screened_topk_f64(const ScreenedTopkCall& call, const Parallel& pool) { screened_topk<double>(call, pool); }
+void coded_topk(const CodedTopkCall& call, const Parallel& pool) {
+  with_products(true, call.topk.queries.rows, [&](auto products) {
+    if constexpr (sizeof(typename decltype(products)::Packing::Stored) == 1) CodedTopk<decltype(products)>(call, pool).run();
+  });
+}
 
 }  // namespace pairloom::PAIRLOOM_ISA

@@ -1,11 +1,11 @@
 // The loops of a search in coded rows (engine/code_products.h): queries are coded in panels, blocks of the gallery are multiplied with groups
 // of panels while both are in cache, and what becomes of the products is said by the class that derives from this one:
 //
-//   prepare(first, q, coded, panel, lane)     query q of the chunk, which begins at query `first`, is loaded and coded; -1: the lane has none
+//   prepare(q, coded, panel, lane)            query q of the chunk is loaded and coded; -1: the lane has none
 //   RowNumbers numbers_of_row(index)          what it needs of a gallery row
 //   Thread(search, first panel, last panel)   what a thread has of its own while it scans
 //   take(block, first, count, i, panel, thread, part)   the products of `count` rows from `first` on with a panel, the block's i-th
-//   finish(first, begin, end)                 the answers of queries [begin, end) of the chunk, which begins at query `first`
+//   finish(begin, end)                        the answers of queries [begin, end) of the chunk
 #pragma once
 
 #include "core/parallel.h"
@@ -43,11 +43,11 @@ class CodeScan {
 
   void search_all() {
     Search& search = *static_cast<Search*>(this);
-    for (int64_t first = 0; first < topk_.queries.rows; first += chunk_) {
-      const int64_t count = std::min(chunk_, topk_.queries.rows - first);
-      code_queries(search, first, count);
+    for (first_query_ = 0; first_query_ < topk_.queries.rows; first_query_ += chunk_) {
+      const int64_t count = std::min(chunk_, topk_.queries.rows - first_query_);
+      code_queries(search, count);
       if (k_ > 0) scan_gallery(search, count);
-      parallel_for(pool_, count, [&](int64_t begin, int64_t end) { search.finish(first, begin, end); });
+      parallel_for(pool_, count, [&](int64_t begin, int64_t end) { search.finish(begin, end); });
     }
   }
 
@@ -59,6 +59,21 @@ class CodeScan {
     typename Search::RowNumbers rows[kBlockRows];
     int32_t begin[kBlockRows];  // of the sums of a row
   };
+
+  bool excludes(int64_t query, int64_t index) const {
+    if (topk_.exclude_indptr == nullptr) return false;
+    int64_t begin = topk_.exclude_indptr[query], end = topk_.exclude_indptr[query + 1];
+    while (begin < end) {  // they rise
+      const int64_t middle = begin + (end - begin) / 2;
+      if (topk_.exclude_indices[middle] == index) return true;
+      if (topk_.exclude_indices[middle] < index) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return false;
+  }
 
   static int64_t in_panels(int64_t queries) { return (queries + kPanelQueries - 1) / kPanelQueries; }
   int64_t panel_size() const { return depth_ / Packing::kTogether * kPanelQueries; }
@@ -73,6 +88,7 @@ class CodeScan {
   const int64_t blocks_;
   const int64_t parts_;  // of the gallery, where the queries are too few to share out
   const int64_t chunk_;  // of queries
+  int64_t first_query_ = 0;  // of the chunk at work
   Buffer<T> queries_;
   Buffer<int32_t> panels_;
 
@@ -83,7 +99,7 @@ class CodeScan {
     return std::min(std::clamp<int64_t>(fitting, kPanelQueries, 4096), std::max<int64_t>(topk_.queries.rows, 1));
   }
 
-  void code_queries(Search& search, int64_t first, int64_t count) {
+  void code_queries(Search& search, int64_t count) {
     parallel_for(pool_, in_panels(count), [&](int64_t begin, int64_t end) {
       Buffer<Stored> codes(depth_);
       for (int64_t p = begin; p < end; ++p) {
@@ -93,11 +109,11 @@ class CodeScan {
           std::fill(codes.get(), codes.get() + depth_, Stored{0});
           if (q < count) {
             T* row = queries_.get() + q * stride_;
-            load_row(topk_.queries, first + q, normalizes(topk_.similarity), row, stride_);
+            load_row(topk_.queries, first_query_ + q, normalizes(topk_.similarity), row, stride_);
             coded = code_row(row, topk_.queries.dim, depth_, codes.get());
           }
           pack_query<Packing>(codes.get(), depth_, lane, panels_.get() + p * panel_size());
-          search.prepare(first, q < count ? q : -1, coded, p, lane);
+          search.prepare(q < count ? q : -1, coded, p, lane);
         }
       }
     });

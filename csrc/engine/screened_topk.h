@@ -43,7 +43,7 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
   friend Scan;
   using typename Scan::Block, typename Scan::Packing, typename Scan::Stored;
   using Scan::topk_, Scan::pool_, Scan::m_, Scan::k_, Scan::stride_, Scan::parts_, Scan::chunk_, Scan::queries_, Scan::kGroup, Scan::record,
-      Scan::in_panels;
+      Scan::in_panels, Scan::excludes, Scan::first_query_;
 
  public:
   ScreenedTopk(const ScreenedTopkCall& call, const Parallel& pool)
@@ -80,10 +80,6 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
   struct ByIndex {
     bool operator()(const Item& a, const Item& b) const { return a.index < b.index; }
   };
-  struct ByScore {
-    bool operator()(const Item& a, const Item& b) const { return a.low > b.low || (a.low == b.low && a.index < b.index); }
-  };
-
   // The rows that a query keeps: those whose high is not below its threshold, and some that came since that rose.
   struct Kept {
     Item* items;
@@ -137,7 +133,7 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
                          static_cast<float>(rounding_));
   }
 
-  void prepare(int64_t first, int64_t q, const CodedRow& a, int64_t p, int64_t lane) {
+  void prepare(int64_t q, const CodedRow& a, int64_t p, int64_t lane) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     PanelBounds& bounds = bounds_[p];
     const bool screened = q >= 0 && a.norm < infinity && 4 * k_ <= m_;
@@ -152,7 +148,7 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
     bounds.threshold[lane] = screened ? -infinity : infinity;
     for (int64_t part = 0; q >= 0 && part < parts_; ++part) {
       const int64_t at = part * chunk_ + q;
-      kept_[at] = {items_.get() + at * capacity_, first + q, 0, k_ + 64, -std::numeric_limits<double>::infinity(), !screened};
+      kept_[at] = {items_.get() + at * capacity_, first_query_ + q, 0, k_ + 64, -std::numeric_limits<double>::infinity(), !screened};
     }
   }
 
@@ -207,24 +203,9 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
     return static_cast<float>(kept.threshold - offset - 1e-6 * ((kept.threshold < 0 ? -kept.threshold : kept.threshold) - offset));
   }
 
-  bool excludes(int64_t query, int64_t index) const {
-    if (topk_.exclude_indptr == nullptr) return false;
-    int64_t begin = topk_.exclude_indptr[query], end = topk_.exclude_indptr[query + 1];
-    while (begin < end) {  // they rise
-      const int64_t middle = begin + (end - begin) / 2;
-      if (topk_.exclude_indices[middle] == index) return true;
-      if (topk_.exclude_indices[middle] < index) {
-        begin = middle + 1;
-      } else {
-        end = middle;
-      }
-    }
-    return false;
-  }
-
-  void finish(int64_t first, int64_t begin, int64_t end) {
+  void finish(int64_t begin, int64_t end) {
     Exact exact(stride_, topk_.gallery.dim);
-    for (int64_t q = begin; q < end; ++q) answer(first + q, q, exact);
+    for (int64_t q = begin; q < end; ++q) answer(first_query_ + q, q, exact);
   }
 
   // Joins the parts of query q of the chunk, scores what is left exactly, sorts, pads.
@@ -252,40 +233,30 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
     if (k_ > 0) all.look(k_);
     std::sort(all.items, all.items + all.count, ByIndex());
     call_.rescored[query] = all.count;
-    score(q, all, exact);
-    write(query, all);
+    Buffer<Candidate<T>> found(all.count);
+    const int64_t count = score(q, all, exact, found.get());
+    std::partial_sort(found.get(), found.get() + std::min(k_, count), found.get() + count, Better());
+    write_answer(found.get(), std::min(k_, count), topk_.k, static_cast<T*>(topk_.scores) + query * topk_.k,
+                 topk_.indices + query * topk_.k);
   }
 
-  // The exact score of each item, to its `low`, as engine/topk.h makes it: one sum over the depth for each row, wherever its tile begins.
-  void score(int64_t q, Kept& kept, Exact& exact) const {
+  // The items that can be returned, with their exact scores as engine/topk.h makes them: one sum over the depth for each row, wherever its
+  // tile begins. Returns how many there are.
+  int64_t score(int64_t q, const Kept& kept, Exact& exact, Candidate<T>* found) const {
+    int64_t end = 0;
     for (int64_t i = 0; i < kept.count; i += kPanel<T>) {
       const int64_t count = std::min(kPanel<T>, kept.count - i);
       for (int64_t j = 0; j < count; ++j) {
         load_row(topk_.gallery, kept.items[i + j].index, normalizes(topk_.similarity), exact.rows.get() + j * stride_, stride_);
       }
-      pack_panel(exact.rows.get(), stride_, count, topk_.gallery.dim, exact.panel.get());
+      pack_panel(RowsOf<T>{exact.rows.get(), stride_}, count, topk_.gallery.dim, static_cast<const T*>(nullptr), exact.panel.get());
       similarity_block(topk_.similarity, queries_.get() + q * stride_, stride_, 1, exact.panel.get(), topk_.gallery.dim, 1,
                        exact.scores.get(), kPanel<T>);
-      for (int64_t j = 0; j < count; ++j) kept.items[i + j].low = static_cast<double>(exact.scores[j]);
+      for (int64_t j = 0; j < count; ++j) {  // neither NaN nor -infinity
+        if (exact.scores[j] > -std::numeric_limits<T>::infinity()) found[end++] = {exact.scores[j], kept.items[i + j].index};
+      }
     }
-  }
-
-  void write(int64_t query, Kept& kept) {
-    constexpr T infinity = std::numeric_limits<T>::infinity();
-    int64_t returnable = 0;  // neither NaN nor -infinity
-    for (int64_t i = 0; i < kept.count; ++i) {
-      if (kept.items[i].low > -static_cast<double>(infinity)) kept.items[returnable++] = kept.items[i];
-    }
-    const int64_t found = std::min(k_, returnable);
-    std::partial_sort(kept.items, kept.items + found, kept.items + returnable, ByScore());
-    T* scores = static_cast<T*>(topk_.scores) + query * topk_.k;
-    int64_t* indices = topk_.indices + query * topk_.k;
-    for (int64_t i = 0; i < found; ++i) {
-      scores[i] = static_cast<T>(kept.items[i].low);
-      indices[i] = kept.items[i].index;
-    }
-    std::fill(scores + found, scores + topk_.k, -infinity);
-    std::fill(indices + found, indices + topk_.k, int64_t{-1});
+    return end;
   }
 
   void score_all(int64_t begin, int64_t end) const {

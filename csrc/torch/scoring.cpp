@@ -128,29 +128,43 @@ std::tuple<Tensor, Tensor> code_rows(const Tensor& rows, const std::string& form
   return {codes, records};
 }
 
+CodedRows as_coded(const Tensor& codes, const Tensor& records, int64_t rows, int64_t dim) {
+  const bool int8 = codes.scalar_type() == ScalarType::Char;
+  const int64_t stride = code_stride(dim, int8);
+  check(dim <= kMostCodes, "rows have ", dim, " numbers; codes take at most ", kMostCodes);
+  check((int8 || codes.scalar_type() == ScalarType::BFloat16) && codes.dim() == 2 && codes.size(0) == rows && codes.size(1) == stride &&
+            codes.is_contiguous() && codes.is_cpu(),
+        "codes must be contiguous int8 or bfloat16 (", rows, ", ", stride, "), as code_rows makes them");
+  check(records.scalar_type() == ScalarType::Float && records.dim() == 2 && records.size(0) == kCodeRecords && records.size(1) == rows &&
+            records.is_contiguous() && records.is_cpu(),
+        "records must be contiguous float32 (", int64_t{kCodeRecords}, ", ", rows, "), as code_rows makes them");
+  return {.codes = codes.const_data_ptr(), .records = static_cast<const float*>(records.const_data_ptr()), .stride = stride, .int8 = int8};
+}
+
 std::tuple<Tensor, Tensor, Tensor> screened_topk(const Tensor& queries, const Tensor& gallery, const Tensor& codes, const Tensor& records,
                                                  int64_t k, const std::string& similarity, std::optional<Tensor> exclude_indptr,
                                                  std::optional<Tensor> exclude_indices) {
   const TopkArguments arguments(queries, gallery, k, similarity, exclude_indptr, exclude_indices);
-  const Matrix& rows = arguments.call.gallery;
-  const bool int8 = codes.scalar_type() == ScalarType::Char;
-  const int64_t stride = code_stride(rows.dim, int8);
-  check(rows.dim <= kMostCodes, "gallery has ", rows.dim, " columns; codes take at most ", kMostCodes);
-  check((int8 || codes.scalar_type() == ScalarType::BFloat16) && codes.dim() == 2 && codes.size(0) == rows.rows &&
-            codes.size(1) == stride && codes.is_contiguous() && codes.is_cpu(),
-        "codes must be contiguous int8 or bfloat16 (", rows.rows, ", ", stride, "), as code_rows makes them");
-  check(records.scalar_type() == ScalarType::Float && records.dim() == 2 && records.size(0) == kCodeRecords &&
-            records.size(1) == rows.rows && records.is_contiguous() && records.is_cpu(),
-        "records must be contiguous float32 (", int64_t{kCodeRecords}, ", ", rows.rows, "), as code_rows makes them");
   Tensor rescored = empty({arguments.call.queries.rows}, ScalarType::Long);
   const ScreenedTopkCall call{.topk = arguments.call,
-                              .codes = {.codes = codes.const_data_ptr(),
-                                        .records = static_cast<const float*>(records.const_data_ptr()),
-                                        .stride = stride,
-                                        .int8 = int8},
+                              .codes = as_coded(codes, records, arguments.call.gallery.rows, arguments.call.gallery.dim),
                               .rescored = static_cast<int64_t*>(rescored.mutable_data_ptr())};
   run(kernels().screened_topk, arguments.type, call);
   return {arguments.scores, arguments.indices, rescored};
+}
+
+std::tuple<Tensor, Tensor> coded_topk(const Tensor& queries, const Tensor& codes, const Tensor& records, int64_t k,
+                                      const std::string& similarity, std::optional<Tensor> exclude_indptr,
+                                      std::optional<Tensor> exclude_indices) {
+  // What the gallery was, for the sizes: it is not read.
+  const Tensor wide = queries.scalar_type() == ScalarType::Double ? torch::stable::to(queries, ScalarType::Float) : queries;
+  TopkArguments arguments(wide, wide, k, similarity, exclude_indptr, exclude_indices);
+  arguments.call.gallery.rows = codes.size(0);
+  check(!is_distance(arguments.call.similarity), "similarity is '", similarity, "'; int8 galleries have 'cosine' and 'dot'");
+  const CodedTopkCall call{.topk = arguments.call, .codes = as_coded(codes, records, codes.size(0), arguments.call.queries.dim)};
+  check(call.codes.int8, "codes are bfloat16; expected int8");
+  kernels().coded_topk(call, torch_threads());
+  return {arguments.scores, arguments.indices};
 }
 
 }  // namespace
@@ -164,6 +178,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
   library.def(
       "screened_topk(Tensor queries, Tensor gallery, Tensor codes, Tensor records, int k, str similarity, Tensor? exclude_indptr=None, "
       "Tensor? exclude_indices=None) -> (Tensor scores, Tensor indices, Tensor rescored)");
+  library.def(
+      "coded_topk(Tensor queries, Tensor codes, Tensor records, int k, str similarity, Tensor? exclude_indptr=None, "
+      "Tensor? exclude_indices=None) -> (Tensor scores, Tensor indices)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
@@ -171,6 +188,7 @@ STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {
   library.impl("topk", TORCH_BOX(&topk));
   library.impl("code_rows", TORCH_BOX(&code_rows));
   library.impl("screened_topk", TORCH_BOX(&screened_topk));
+  library.impl("coded_topk", TORCH_BOX(&coded_topk));
 }
 
 }  // namespace pairloom
