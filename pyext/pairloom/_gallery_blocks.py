@@ -1,0 +1,82 @@
+"""Galleries that are NumPy arrays or memory maps: read a block of rows at a time, with the answers of one call.
+
+Answers of a block join the best so far by a stable sort: earlier blocks hold lower indices and stand first, so ties go
+to the lowest index, and a score has the same bits wherever its row stands (tests/generic/test_topk.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pairloom._id_lists import IdLists
+
+DTYPES = ("float16", "float32", "float64")
+
+Search = Callable[[Tensor, Tensor, int, str, "IdLists | None"], tuple[Tensor, Tensor]]
+"""(queries, gallery, k, similarity, exclude) -> scores, indices: top-k of a tensor."""
+
+
+def check_array(name: str, array: np.ndarray, first: str, dimensions: int | None) -> None:
+    """A matrix of floats with ``dimensions`` entries per row, as many as the argument called ``first`` has."""
+    if array.dtype.name not in DTYPES:
+        raise TypeError(f"{name} is an array of {array.dtype}; arrays of embeddings must be {', '.join(DTYPES)}")
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise ValueError(f"{name} is an array of shape {array.shape}; it must be 2-D (rows, dimensions)")
+    if dimensions is not None and array.shape[1] != dimensions:
+        raise ValueError(
+            f"{name} has {array.shape[1]} dimensions per row and {first} has {dimensions}; they must be equal"
+        )
+
+
+def rows_of(matrix: Tensor | np.ndarray, rows: slice | np.ndarray) -> Tensor:
+    """Some rows as a tensor: without a copy where that is possible, with one where memory is read-only.
+
+    A tensor cannot be read-only, and torch warns of memory that is.
+    """
+    part = matrix[rows]
+    if isinstance(part, Tensor):
+        return part
+    return torch.from_numpy(np.require(part, part.dtype.newbyteorder("="), ["C", "W", "A"]))
+
+
+def block_rows(array: Any, nbytes: float) -> int:
+    """How many rows fit in so many bytes; at least one."""
+    return max(int(nbytes / (array.shape[1] * array.dtype.itemsize)), 1)
+
+
+def topk_in_blocks(
+    search: Search,
+    queries: Tensor,
+    gallery: np.ndarray,
+    k: int,
+    similarity: str,
+    exclude: IdLists | None,
+    *,
+    rows_per_block: int,
+    on_block: Callable[[int], None] = lambda rows: None,
+) -> tuple[Tensor, Tensor]:
+    """`pairloom.topk` of an array. ``on_block`` is told the number of rows of every block that is done."""
+    best = search(queries, rows_of(gallery, slice(0, 0)).to(queries.device), k, similarity, None)  # all missing
+    for first, block in _blocks(gallery, rows_per_block):
+        excluded = None if exclude is None else exclude.of_rows(first, first + len(block))
+        scores, indices = search(queries, block.to(queries.device), min(k, len(block)), similarity, excluded)
+        best = _join(best, (scores, torch.where(indices < 0, -1, indices + first)))
+        on_block(len(block))
+    return best
+
+
+def _blocks(gallery: np.ndarray, rows_per_block: int) -> Iterator[tuple[int, Tensor]]:
+    for first in range(0, len(gallery), rows_per_block):
+        yield first, rows_of(gallery, slice(first, first + rows_per_block))
+
+
+def _join(best: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The k best of k and of others with higher indices."""
+    k = best[0].shape[1]
+    scores, order = torch.cat([best[0], other[0]], dim=1).sort(dim=1, descending=True, stable=True)
+    return scores[:, :k].contiguous(), torch.cat([best[1], other[1]], dim=1).gather(1, order[:, :k])
