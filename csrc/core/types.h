@@ -119,6 +119,10 @@ struct TopkCall {
   int64_t k;
   void* scores;      // (Q, k) compute type
   int64_t* indices;  // (Q, k)
+  // Gallery rows that are never returned, by query: exclude_indices[exclude_indptr[q] .. exclude_indptr[q + 1]), rising. Repeats and rows
+  // outside the gallery do nothing. Null: none.
+  const int64_t* exclude_indptr = nullptr;
+  const int64_t* exclude_indices = nullptr;
 };
 
 // Of some rows of similarities, with masks of their pairs; all contiguous, (rows, columns).

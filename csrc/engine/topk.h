@@ -31,6 +31,8 @@ struct Selection {
   Candidate<T>* items;
   int64_t count;
   T threshold;
+  const int64_t* excluded;  // the next gallery row that is not for this query; they rise
+  const int64_t* excluded_end;
 
   static int64_t capacity(int64_t k) { return k + std::max<int64_t>(k, 64); }
 
@@ -40,6 +42,13 @@ struct Selection {
     std::nth_element(items, items + (k - 1), items + count, Better());
     count = k;
     threshold = items[k - 1].score;
+  }
+
+  // Scores of excluded rows among [first, first + columns) become -infinity, which is never returned.
+  void exclude(T* scores, int64_t first, int64_t columns) {
+    for (; excluded < excluded_end && *excluded < first + columns; ++excluded) {
+      if (*excluded >= first) scores[*excluded - first] = -std::numeric_limits<T>::infinity();
+    }
   }
 };
 
@@ -81,13 +90,18 @@ class Topk {
     return std::clamp<int64_t>((int64_t{32} << 20) / per_query, 1, std::clamp<int64_t>(call_.queries.rows, 1, 4096));
   }
 
+  const int64_t* excluded(int64_t query) const {
+    return call_.exclude_indptr == nullptr ? nullptr : call_.exclude_indices + call_.exclude_indptr[query];
+  }
+
   void search(int64_t first, int64_t count) {
     parallel_for(pool_, count, [&](int64_t begin, int64_t end) {
       for (int64_t q = begin; q < end; ++q) {
         load_row(call_.queries, first + q, normalizes(call_.similarity), queries_.get() + q * stride_, stride_);
         for (int64_t part = 0; part < parts_; ++part) {
           const int64_t at = part * chunk_ + q;
-          selections_[at] = {items_.get() + at * Selection<T>::capacity(k_), 0, -std::numeric_limits<T>::infinity()};
+          selections_[at] = {items_.get() + at * Selection<T>::capacity(k_), 0, -std::numeric_limits<T>::infinity(), excluded(first + q),
+                             excluded(first + q + 1)};
         }
       }
     });
@@ -116,7 +130,10 @@ class Topk {
         const int64_t count = std::min(kRows, q_end - q);
         similarity_block(call_.similarity, queries_.get() + q * stride_, stride_, count, panels.get(), dim_, panel_count<T>(columns),
                          scores.get(), kColumns);
-        for (int64_t r = 0; r < count; ++r) select(selections[q + r], scores.get() + r * kColumns, first, columns);
+        for (int64_t r = 0; r < count; ++r) {
+          selections[q + r].exclude(scores.get() + r * kColumns, first, columns);
+          select(selections[q + r], scores.get() + r * kColumns, first, columns);
+        }
       }
     }
   }

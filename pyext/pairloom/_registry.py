@@ -157,8 +157,8 @@ class OpRecord:
         return recorder.calls[0]
 
     def reference_arguments(self, op_arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The same for the reference, from the arguments of the operator."""
-        return tuple(v for n, v in zip(self.argument_names, op_arguments, strict=True) if n != "needs_grad")
+        """The same for the reference, from the arguments of the operator (last ones may be left at their defaults)."""
+        return tuple(v for n, v in zip(self.argument_names, op_arguments, strict=False) if n != "needs_grad")
 
     def without_kernel(self, *op_arguments: Any) -> Any:
         """The operator in plain torch, all outputs: its body for exporters. The gradient outputs are NaN.

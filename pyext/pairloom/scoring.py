@@ -16,8 +16,15 @@ from pairloom.reference.topk import topk_standard
 from pairloom.similarity import distance_pull, through_unit_rows
 
 
-def _topk_script(queries: Tensor, gallery: Tensor, k: int, similarity: str = "cosine") -> tuple[Tensor, Tensor]:
-    return torch.ops.pairloom.topk(queries, gallery, k, similarity)
+def _topk_script(
+    queries: Tensor,
+    gallery: Tensor,
+    k: int,
+    similarity: str = "cosine",
+    exclude_indptr: Tensor | None = None,
+    exclude_indices: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    return torch.ops.pairloom.topk(queries, gallery, k, similarity, exclude_indptr, exclude_indices)
 
 
 @scripted_as(_topk_script)
@@ -62,7 +69,14 @@ def topk(queries: Tensor, gallery: Tensor, k: int, *, similarity: str = "cosine"
     return torch.ops.pairloom.topk(queries, gallery, k, similarity)
 
 
-def _fake(queries: Tensor, gallery: Tensor, k: int, similarity: str) -> tuple[Tensor, Tensor]:
+def _fake(
+    queries: Tensor,
+    gallery: Tensor,
+    k: int,
+    similarity: str,
+    exclude_indptr: Tensor | None = None,
+    exclude_indices: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     shape = (queries.shape[0], k)
     return (
         queries.new_empty(shape, dtype=compute_dtype(queries, gallery)),
@@ -71,24 +85,25 @@ def _fake(queries: Tensor, gallery: Tensor, k: int, similarity: str) -> tuple[Te
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    queries, gallery, _, ctx.similarity = inputs
+    queries, gallery, _, ctx.similarity, *_ = inputs
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(queries, gallery, *output)
 
 
-def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None, None]:
+def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     """Plain differentiable torch over the pairs that were returned: O(Q k D) memory."""
     queries, gallery, scores, indices = ctx.saved_tensors
+    others = (None,) * 4  # k, similarity and the exclusions
     if grad is None or indices.numel() == 0:
-        return None, None, None, None
+        return None, None, *others
     dtype = grad.dtype
     missing = indices < 0
     grad = torch.where(missing, 0.0, grad)
     index = indices.clamp(min=0).flatten()
     wide_queries, wide_gallery = queries.to(dtype), gallery.to(dtype)
     if gallery.shape[0] == 0:  # nothing was returned; there is no row to gather
-        return torch.zeros_like(queries), torch.zeros_like(gallery), None, None
+        return torch.zeros_like(queries), torch.zeros_like(gallery), *others
     if ctx.similarity in ("cosine", "dot"):
         cosine = ctx.similarity == "cosine"
         left, right = (unit_rows(wide_queries), unit_rows(wide_gallery)) if cosine else (wide_queries, wide_gallery)
@@ -103,7 +118,7 @@ def _backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Te
         moves = pull * (wide_queries.unsqueeze(1) - picked)
         d_queries = moves.sum(1)
         d_gallery = torch.zeros_like(wide_gallery).index_add(0, index, -moves.flatten(0, 1))
-    return d_queries.to(queries.dtype), d_gallery.to(gallery.dtype), None, None
+    return d_queries.to(queries.dtype), d_gallery.to(gallery.dtype), *others
 
 
 def _samples(

@@ -7,6 +7,7 @@ The oracle sorts Python tuples. Entries are small integers where ties matter: ev
 
 import io
 import math
+import random
 
 import onnxruntime
 import pytest
@@ -31,11 +32,13 @@ def score(x, y, similarity):
     return -sum((a - b) ** 2 for a, b in zip(x, y, strict=True))
 
 
-def oracle(queries, gallery, k, similarity):
-    """Scores and indices by sorting (score, index) in Python."""
+def oracle(queries, gallery, k, similarity, excluded=None):
+    """Scores and indices by sorting (score, index) in Python; ``excluded``: for each query, a list of gallery rows."""
     scores, indices = [], []
-    for query in queries.double().tolist():
-        all_scores = [(score(query, row, similarity), j) for j, row in enumerate(gallery.double().tolist())]
+    for q, query in enumerate(queries.double().tolist()):
+        allowed = set(range(len(gallery))) - set(excluded[q] if excluded else [])
+        rows = gallery.double().tolist()
+        all_scores = [(score(query, rows[j], similarity), j) for j in sorted(allowed)]
         kept = [(s, j) for s, j in all_scores if s > -math.inf]  # false for NaN
         best = sorted(kept, key=lambda pair: (-pair[0], pair[1]))[:k]
         best += [(-math.inf, -1)] * (k - len(best))
@@ -85,6 +88,62 @@ def test_equals_a_sort_in_python(q, m, d, k, similarity, dtype, strange, level, 
     with using_isa(level), using_threads(threads):
         found = pairloom.topk(queries.to(dtype), gallery.to(dtype), k, similarity=similarity)
     assert_topk(found, oracle(queries, gallery, k, similarity))
+
+
+def as_exclusions(lists):
+    """Lists of gallery rows, one for each query, as the operator takes them."""
+    indptr = torch.tensor([0, *(len(rows) for rows in lists)]).cumsum(0)
+    return indptr, torch.tensor([j for rows in lists for j in rows], dtype=torch.int64)
+
+
+def some_exclusions(q, m, k, rng):
+    """For each query nothing, everything, all but two, three, all but k - 1, or any number; in any order."""
+    lists = []
+    for _ in range(q):
+        count = min(max(rng.choice([0, m, m - 2, 3, m - k + 1, rng.randint(0, m)]), 0), m)
+        rows = rng.sample(range(m), count)
+        lists.append(sorted(rows) if rng.random() < 0.5 else rows)
+    return lists
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    q=st.integers(0, 9),
+    m=st.sampled_from((0, 1, 3, 16, 17, 255, 256, 257, 700)),
+    k=st.sampled_from((0, 1, 2, 5, 65, 200, 1000)),
+    similarity=st.sampled_from(EXACT),
+    strange=st.booleans(),
+    repeats=st.booleans(),
+    level=st.sampled_from(isa_levels()),
+    threads=st.sampled_from((1, 2)),
+    seed=st.integers(0, 99),
+)
+def test_excluded_rows_give_their_places_to_others(q, m, k, similarity, strange, repeats, level, threads, seed):
+    """As if they were not in the gallery: k answers wherever k others can be returned."""
+    rng = random.Random(seed)
+    queries, gallery = integers(q, 4, seed=seed), integers(m, 4, seed=seed + 1)
+    if strange:
+        queries, gallery = with_strange_rows(queries, seed), with_strange_rows(gallery, seed + 1)
+    lists = some_exclusions(q, m, k, rng)
+    expected = oracle(queries, gallery, k, similarity, lists)
+    if repeats:  # what changes nothing: a row twice, rows that are not in the gallery
+        lists = [[*rows, *rows[:5], -1, m, m + 1000, -(2**62), 2**62] for rows in lists]
+    excluded = as_exclusions(lists)
+    with using_isa(level), using_threads(threads):
+        assert_topk(torch.ops.pairloom.topk(queries, gallery, k, similarity, *excluded), expected)
+    assert_topk(pairloom.reference.topk(queries, gallery, k, similarity, *excluded), expected)
+
+
+@pytest.mark.parametrize("level", isa_levels())
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_exclusions_in_a_gallery_that_threads_split(threads, level):
+    queries, gallery = integers(3, 4, seed=2), integers(30000, 4, seed=3)
+    rng = random.Random(0)
+    lists = [rng.sample(range(30000), 20000), list(range(29990)), []]
+    for k in (1, 10, 500):
+        expected = oracle(queries, gallery, k, "dot", lists)
+        with using_isa(level), using_threads(threads):
+            assert_topk(torch.ops.pairloom.topk(queries, gallery, k, "dot", *as_exclusions(lists)), expected)
 
 
 @pytest.mark.parametrize("level", isa_levels())

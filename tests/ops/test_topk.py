@@ -102,3 +102,64 @@ def test_mixed_dtypes():
     assert scores.dtype == torch.float32
     scores.sum().backward()
     assert queries.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("operator", [torch.ops.pairloom.topk, pairloom.reference.topk])
+def test_exclusions(operator):
+    gallery = torch.tensor([[1.0], [5.0], [3.0], [5.0]])
+    queries = torch.tensor([[1.0], [-1.0], [1.0]])
+    # query 0 excludes rows 3 and 1, query 1 nothing, query 2 everything
+    indptr, indices = torch.tensor([0, 2, 2, 6]), torch.tensor([3, 1, 0, 1, 2, 3])
+    scores, found = operator(queries, gallery, 3, "dot", indptr, indices)
+    assert found.tolist() == [[2, 0, -1], [0, 2, 1], [-1, -1, -1]]
+    assert scores[0].tolist() == [3.0, 1.0, -torch.inf]
+
+
+def test_gradients_with_exclusions():
+    torch.manual_seed(1)
+    queries = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    gallery = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    excluded = torch.tensor([0, 0, 3, 3, 12]), torch.tensor([8, 0, 4, *range(9)])
+
+    def scores(queries, gallery, operator=torch.ops.pairloom.topk):
+        return operator(queries, gallery, 3, "cosine", *excluded)[0].nan_to_num(neginf=0.0)
+
+    assert torch.autograd.gradcheck(scores, (queries, gallery))
+    assert torch.autograd.gradgradcheck(scores, (queries, gallery))
+    torch.testing.assert_close(
+        torch.autograd.grad(scores(queries, gallery).sum(), queries),
+        torch.autograd.grad(scores(queries, gallery, pairloom.reference.topk).sum(), queries),
+    )
+
+
+def test_exclusions_in_compiled_graphs():
+    queries, gallery = torch.randn(3, 4), torch.randn(6, 4)
+    excluded = torch.tensor([0, 2, 2, 3]), torch.tensor([5, 0, 1])
+    expected = torch.ops.pairloom.topk(queries, gallery, 2, "dot", *excluded)
+
+    def search(queries, gallery, indptr, indices):
+        return torch.ops.pairloom.topk(queries, gallery, 2, "dot", indptr, indices)
+
+    compiled = torch.compile(search, fullgraph=True, backend="aot_eager")
+    for a, b in zip(compiled(queries, gallery, *excluded), expected, strict=True):
+        assert torch.equal(a, b)
+    torch.library.opcheck(torch.ops.pairloom.topk.default, (queries, gallery, 2, "dot", *excluded))
+
+
+LONG = torch.int64
+BAD_EXCLUSIONS = {
+    "one of two": (torch.zeros(4, dtype=LONG), None, "belong together"),
+    "length": (torch.zeros(3, dtype=LONG), torch.zeros(0, dtype=LONG), "exclude_indptr has 3 entries for 3 queries"),
+    "start": (torch.tensor([1, 1, 1, 1]), torch.zeros(1, dtype=LONG), "exclude_indptr begins with 1"),
+    "falls": (torch.tensor([0, 5, 2, 5]), torch.zeros(5, dtype=LONG), "falls from 5 to 2 at query 1"),
+    "end": (torch.tensor([0, 1, 2, 3]), torch.zeros(2, dtype=LONG), "ends with 3 for 2 exclude_indices"),
+    "dtype": (torch.zeros(4), torch.zeros(0, dtype=LONG), "exclude_indptr has dtype Float"),
+    "dimensions": (torch.zeros(4, dtype=LONG), torch.zeros(0, 2, dtype=LONG), "exclude_indices has 2 dimensions"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EXCLUSIONS)
+def test_bad_exclusions(case):
+    indptr, indices, message = BAD_EXCLUSIONS[case]
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.pairloom.topk(torch.zeros(3, 2), torch.zeros(5, 2), 1, "dot", indptr, indices)

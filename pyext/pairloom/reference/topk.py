@@ -3,7 +3,9 @@
     order    score descending, then gallery index ascending (ties: lowest index first)
     rule     an index is returned only for a score above -inf and not NaN; every other place holds index -1, score -inf
 
-so k > M, M = 0 and rows with NaN need no rule of their own. Scores are those of `reference.pairwise_similarity`.
+so k > M, M = 0 and rows with NaN need no rule of their own. Scores are those of `reference.pairwise_similarity`, and
+-inf for what query q excludes: gallery rows exclude_indices[exclude_indptr[q]..exclude_indptr[q + 1]), in any order.
+Repeats and rows outside the gallery do nothing.
 """
 
 from __future__ import annotations
@@ -14,29 +16,63 @@ from torch import Tensor
 from pairloom.reference.similarity import pairwise_similarity
 
 
-def topk(queries: Tensor, gallery: Tensor, k: int, similarity: str = "cosine") -> tuple[Tensor, Tensor]:
-    """(Q, D), (M, D) -> scores (Q, k) in the compute dtype, indices (Q, k) int64. Memory O(Q M)."""
-    scores, indices = torch.sort(_returnable(queries, gallery, k, similarity), dim=1, descending=True, stable=True)
+def topk(
+    queries: Tensor,
+    gallery: Tensor,
+    k: int,
+    similarity: str = "cosine",
+    exclude_indptr: Tensor | None = None,
+    exclude_indices: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(Q, D), (M, D), (Q + 1,), (E,) -> scores (Q, k) in the compute dtype, indices (Q, k) int64. Memory O(Q M)."""
+    returnable = _returnable(queries, gallery, k, similarity, exclude_indptr, exclude_indices)
+    scores, indices = torch.sort(returnable, dim=1, descending=True, stable=True)
     return _pad_missing(scores.narrow(1, 0, k), indices.narrow(1, 0, k))
 
 
-def topk_standard(queries: Tensor, gallery: Tensor, k: int, similarity: str = "cosine") -> tuple[Tensor, Tensor]:
+def topk_standard(
+    queries: Tensor,
+    gallery: Tensor,
+    k: int,
+    similarity: str = "cosine",
+    exclude_indptr: Tensor | None = None,
+    exclude_indices: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """`topk` in the operators that ONNX has: its TopK returns the lowest index first, so no full sort is needed.
 
     Only for export: ``aten.topk`` itself does not promise an order of ties.
     """
-    scores, indices = torch.topk(_returnable(queries, gallery, k, similarity), k, dim=1)
+    returnable = _returnable(queries, gallery, k, similarity, exclude_indptr, exclude_indices)
+    scores, indices = torch.topk(returnable, k, dim=1)
     return _pad_missing(scores, indices)
 
 
-def _returnable(queries: Tensor, gallery: Tensor, k: int, similarity: str) -> Tensor:
-    """Scores with NaN as -inf, and enough columns of -inf behind them that k of them always exist."""
+def _returnable(
+    queries: Tensor,
+    gallery: Tensor,
+    k: int,
+    similarity: str,
+    exclude_indptr: Tensor | None,
+    exclude_indices: Tensor | None,
+) -> Tensor:
+    """Scores, -inf for NaN and excluded rows, and enough columns of -inf behind them that k of them always exist."""
     scores = pairwise_similarity(queries, gallery, similarity)
     scores = torch.where(scores.isnan(), -torch.inf, scores)
+    if exclude_indptr is not None and exclude_indices is not None:
+        scores = scores.masked_fill(_excluded(scores, exclude_indptr, exclude_indices), -torch.inf)
     if isinstance(scores.shape[1], int) and scores.shape[1] >= k:
         return scores
     # Always k of them, whatever M is: an exported graph whose gallery size is dynamic has no `min(k, M)`.
     return torch.cat([scores, scores.new_full((scores.shape[0], k), -torch.inf)], dim=1)
+
+
+def _excluded(scores: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """(Q, M) bool. Rows outside the gallery go to a column of their own, which is cut off."""
+    q, m = scores.shape
+    rows = torch.repeat_interleave(torch.arange(q, device=indices.device), indptr.diff())
+    columns = torch.where((indices >= 0) & (indices < m), indices, m)
+    mask = torch.zeros(q, m + 1, dtype=torch.bool, device=scores.device)
+    return mask.index_put((rows, columns), torch.ones((), dtype=torch.bool, device=scores.device))[:, :m]
 
 
 def _pad_missing(scores: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
