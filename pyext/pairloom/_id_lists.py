@@ -2,7 +2,7 @@
 
     query q has the ids   indices[indptr[q] : indptr[q + 1]]      rising, each once
 
-Accepted: an integer tensor or array (Q,), one id each, -1 for none; a list with the ids of each query; CSR as a tuple.
+Accepted: integers (Q,), one id each, -1 for none; a list with the ids of each query; CSR as a tuple.
 A tuple is always CSR, a list never.
 """
 
@@ -54,6 +54,8 @@ def id_lists(name: str, value: Any, queries: int, rows: int, *, of: str) -> IdLi
         given = _from_csr(name, value, queries)
     elif isinstance(value, (Tensor, np.ndarray)):
         given = _from_one_each(name, value, queries)
+    elif isinstance(value, list) and value and all(map(_is_integer, value)):
+        given = _from_one_each(name, np.array(value), queries)
     elif isinstance(value, list):
         given = _from_lists(name, value, queries)
     else:
@@ -64,14 +66,19 @@ def id_lists(name: str, value: Any, queries: int, rows: int, *, of: str) -> IdLi
     return _in_order(_inside(name, given, rows, of), rows)
 
 
-def csr_shapes(name: str, value: Any, queries: int) -> IdLists:
-    """CSR whose values nobody may look at: inside a compiled graph. Types and sizes are checked, nothing else."""
-    if not isinstance(value, tuple) or not all(isinstance(part, Tensor) for part in value):
-        raise TypeError(
-            f"{name} is a {type(value).__name__}; in a compiled or exported graph it must be a tuple of two int64 "
-            "tensors (indptr, indices)"
-        )
-    return _csr(name, value, queries)
+def id_lists_in_graph(name: str, value: Any, queries: int) -> IdLists:
+    """The same inside a compiled graph, where nobody looks at values: dtypes and sizes are checked, nothing else."""
+    if isinstance(value, Tensor):
+        _check_integers(name, value)
+        if value.dim() != 1 or value.shape[0] != queries:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; it must be ({queries},), one id for each query")
+        return IdLists(torch.arange(queries + 1, device=value.device), value.to(torch.int64))  # -1 is no row
+    if isinstance(value, tuple) and all(isinstance(part, Tensor) for part in value):
+        return _csr(name, value, queries)
+    raise TypeError(
+        f"{name} is a {type(value).__name__}; in a compiled or exported graph it must be an integer tensor with one id for "
+        "each query, or a tuple of two (indptr, indices)"
+    )
 
 
 def _from_csr(name: str, value: tuple[Any, ...], queries: int) -> IdLists:
@@ -88,8 +95,7 @@ def _csr(name: str, value: tuple[Tensor, ...], queries: int) -> IdLists:
     if len(value) != 2:
         raise ValueError(f"{name} is a tuple of {len(value)}; a tuple must be (indptr, indices), a list one per query")
     for number, part in enumerate(value):
-        if part.dtype.is_floating_point or part.dtype.is_complex or part.dtype == torch.bool:
-            raise TypeError(f"{name}[{number}] has dtype {_short(part)}; ids must be integers")
+        _check_integers(f"{name}[{number}]", part)
         if part.dim() != 1:
             raise ValueError(f"{name}[{number}] has shape {tuple(part.shape)}; it must have one dimension")
     indptr, indices = value
@@ -127,9 +133,13 @@ def _ids_of(entry_name: str, entry: Any) -> list[int]:
         raise TypeError(f"{entry_name} is {entry!r}; it must be a list of ids")
     ids = list(entry)
     for one in ids:
-        if isinstance(one, (bool, np.bool_)) or not isinstance(one, Integral):
+        if not _is_integer(one):
             raise TypeError(f"{entry_name} holds {one!r}; ids must be integers")
     return [int(one) for one in ids]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _integers(name: str, value: Any) -> Tensor:
@@ -138,10 +148,10 @@ def _integers(name: str, value: Any) -> Tensor:
         array = np.asarray(value)
         if array.dtype.kind not in "iu":
             raise TypeError(f"{name} has dtype {array.dtype}; ids must be integers")
-        largest = np.iinfo(np.int64).max
-        return torch.from_numpy((np.minimum(array, largest) if array.dtype.kind == "u" else array).astype(np.int64))
-    if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
-        raise TypeError(f"{name} has dtype {_short(value)}; ids must be integers")
+        if array.dtype.kind == "u":
+            array = np.minimum(array.astype(np.uint64), np.uint64(np.iinfo(np.int64).max))
+        return torch.from_numpy(array.astype(np.int64))
+    _check_integers(name, value)
     if value.dtype == torch.uint64:
         return _integers(name, value.numpy())
     return value.detach().to(torch.int64)
@@ -168,5 +178,6 @@ def _in_order(given: IdLists, rows: int) -> IdLists:
     return IdLists(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), key % rows)
 
 
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _check_integers(name: str, tensor: Tensor) -> None:
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} has dtype {str(tensor.dtype).removeprefix('torch.')}; ids must be integers")

@@ -35,7 +35,7 @@ def test_forms(value):
     assert as_python(read(value)) == (INDPTR, INDICES)
 
 
-@pytest.mark.parametrize("make", [torch.tensor, np.array])
+@pytest.mark.parametrize("make", [torch.tensor, np.array, list])
 def test_one_each(make):
     assert as_python(read(make([3, -1, 0, 7]))) == ([0, 1, 1, 2, 3], [3, 0, 7])
 
@@ -76,7 +76,7 @@ def test_parts():
         (np.zeros(4), TypeError, "exclude has dtype float64; ids must be integers"),
         ([[1], [2.0], [3], []], TypeError, "exclude[1] holds 2.0; ids must be integers"),
         ([[True], [2], [3], []], TypeError, "exclude[0] holds True; ids must be integers"),
-        ([1, 2, 3, 4], TypeError, "exclude[0] is 1; it must be a list of ids"),
+        ([[], 2, 3, 4], TypeError, "exclude[1] is 2; it must be a list of ids"),
         (["12", [], [], []], TypeError, "exclude[0] is '12'; it must be a list of ids"),
         ([np.zeros((2, 2), int), [], [], []], ValueError, "exclude[0] has shape (2, 2)"),
         ({0: [1]}, TypeError, "exclude is a dict"),
