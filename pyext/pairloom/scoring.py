@@ -63,8 +63,8 @@ def topk(
         k: results per query, 0 or more; a constant in compiled and exported graphs.
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean", as in `pairwise_similarity`: larger is better.
         exclude: gallery rows that are no answer to a query: an integer tensor (Q,), -1 for none; a list with the ids of
-            each query; or CSR, a tuple (indptr (Q + 1,), indices). In compiled and exported graphs a tensor or a tuple
-            of two, whose ids nobody checks (what is no row excludes nothing); in TorchScript the tuple; not in ONNX.
+            each query; or CSR, a tuple (indptr (Q + 1,), indices). In compiled and exported graphs the tensor or the
+            tuple, whose ids nobody checks: what is no row excludes nothing. In TorchScript the tuple.
         memory_mib: MiB of an array that are held at a time.
         progress: show a bar on stderr while an array is read.
 
@@ -123,8 +123,6 @@ def search(
 
 
 def _exclusions(exclude: Any, queries: Tensor, gallery: Tensor | np.ndarray) -> IdLists:
-    if torch.onnx.is_in_onnx_export():
-        raise ValueError("exclude is given, which an ONNX graph does not take; ask for more and leave ids out after it")
     if torch.compiler.is_compiling():
         return id_lists_in_graph("exclude", exclude, queries.shape[0])
     lists = id_lists("exclude", exclude, queries.shape[0], gallery.shape[0], of="gallery")
@@ -203,7 +201,9 @@ def _samples(
     yield Sample("ties", ties, ("queries",), needs_float64=True)
     yield Sample("all", {"queries": queries, "gallery": gallery, "k": m}, ("queries", "gallery"), needs_float64=True)
     yield Sample("k-above-m", {"queries": queries, "gallery": gallery, "k": m + 3}, ("queries",), needs_float64=True)
-    excluded = (torch.arange(n + 1).clamp(max=n - 1) * 2, torch.arange(2 * (n - 1)) % m)  # the last query: none
+    # As many ids as queries: two for the first query, none for the last.
+    ids = torch.arange(n if m else 0) % max(m, 1)
+    excluded = ((torch.arange(n + 1) + (torch.arange(n + 1) > 0)).clamp(max=len(ids)), ids)
     without = {"queries": queries, "gallery": gallery, "k": min(4, m), "exclude": excluded}
     yield Sample("exclude", without, ("queries", "gallery"), needs_float64=True)
     yield Sample("k-zero", {"queries": queries, "gallery": gallery, "k": 0}, ())
