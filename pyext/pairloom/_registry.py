@@ -154,7 +154,9 @@ class OpRecord:
         arguments = sample.arguments if isinstance(sample, Sample) else dict(sample)
         with _Recorder(self.op) as recorder:
             self.function(**arguments)
-        return recorder.calls[0]
+        given = recorder.calls[0]
+        left_out = self.op._schema.arguments[len(given) :]  # the dispatcher drops trailing defaults
+        return (*given, *(argument.default_value for argument in left_out))
 
     def reference_arguments(self, op_arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The same for the reference, from the arguments of the operator (last ones may be left at their defaults)."""
