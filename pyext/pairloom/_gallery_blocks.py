@@ -21,16 +21,12 @@ Search = Callable[[Tensor, Tensor, int, str, "IdLists | None"], tuple[Tensor, Te
 """(queries, gallery, k, similarity, exclude) -> scores, indices: top-k of a tensor."""
 
 
-def check_array(name: str, array: np.ndarray, first: str, dimensions: int | None) -> None:
-    """A matrix of floats with ``dimensions`` entries per row, as many as the argument called ``first`` has."""
+def check_array(name: str, array: np.ndarray) -> None:
+    """A matrix of floats."""
     if array.dtype.name not in DTYPES:
         raise TypeError(f"{name} is an array of {array.dtype}; arrays of embeddings must be {', '.join(DTYPES)}")
     if array.ndim != 2 or array.shape[1] == 0:
         raise ValueError(f"{name} is an array of shape {array.shape}; it must be 2-D (rows, dimensions)")
-    if dimensions is not None and array.shape[1] != dimensions:
-        raise ValueError(
-            f"{name} has {array.shape[1]} dimensions per row and {first} has {dimensions}; they must be equal"
-        )
 
 
 def rows_of(matrix: Tensor | np.ndarray, rows: slice | np.ndarray) -> Tensor:
@@ -41,6 +37,8 @@ def rows_of(matrix: Tensor | np.ndarray, rows: slice | np.ndarray) -> Tensor:
     part = matrix[rows]
     if isinstance(part, Tensor):
         return part
+    if part.strides[0] < 0:  # a single row of a reversed array passes for contiguous, but not with torch
+        part = part.copy()
     return torch.from_numpy(np.require(part, part.dtype.newbyteorder("="), ["C", "W", "A"]))
 
 

@@ -76,8 +76,8 @@ def id_lists_in_graph(name: str, value: Any, queries: int) -> IdLists:
     if isinstance(value, tuple) and all(isinstance(part, Tensor) for part in value):
         return _csr(name, value, queries)
     raise TypeError(
-        f"{name} is a {type(value).__name__}; in a compiled or exported graph it must be an integer tensor with one id for "
-        "each query, or a tuple of two (indptr, indices)"
+        f"{name} is a {type(value).__name__}; in a compiled or exported graph it must be an integer tensor with one id "
+        "for each query, or a tuple of two (indptr, indices)"
     )
 
 

@@ -62,9 +62,9 @@ def topk(
         gallery: (M, D). Dtypes may differ; half inputs are summed in float32. Arrays: float16, float32 or float64.
         k: results per query, 0 or more; a constant in compiled and exported graphs.
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean", as in `pairwise_similarity`: larger is better.
-        exclude: gallery rows that are no answer to a query: an integer tensor (Q,), -1 for none; a list with the ids of
-            each query; or CSR, a tuple (indptr (Q + 1,), indices). In compiled and exported graphs the tensor or the
-            tuple, whose ids nobody checks: what is no row excludes nothing. In TorchScript the tuple.
+        exclude: gallery rows that are no answer to a query: integers (Q,), -1 for none; a list with the ids of each
+            query; or CSR, a tuple (indptr (Q + 1,), indices). In compiled and exported graphs a tensor (Q,)
+            or the tuple, whose ids nobody checks: what is no row excludes nothing. In TorchScript the tuple.
         memory_mib: MiB of an array that are held at a time.
         progress: show a bar on stderr while an array is read.
 
@@ -88,21 +88,16 @@ def topk(
         >>> pairloom.topk(torch.tensor([[5.0, 0.0]]), gallery.numpy(), k=2, exclude=[[0]])[1]
         tensor([[2, 1]])
     """
-    array = isinstance(gallery, np.ndarray)
-    _checks.embeddings("queries", queries, gallery=None if array else gallery)
-    if array:
-        check_array("gallery", gallery, "queries", queries.shape[1])
-        if queries.requires_grad and torch.is_grad_enabled():
-            raise ValueError(
-                "queries requires gradients, which an array as gallery does not give; pass queries.detach(), or the "
-                "gallery as a tensor"
-            )
+    if isinstance(gallery, np.ndarray):
+        _check_array(queries, gallery)
+    else:
+        _checks.embeddings("queries", queries, gallery=gallery)
     _checks.count("k", k)
     _checks.choice("similarity", similarity, _checks.SIMILARITIES)
     _checks.positive_number("memory_mib", memory_mib)
     _checks.flag("progress", progress)
     lists = None if exclude is None else _exclusions(exclude, queries, gallery)
-    if not array:
+    if not isinstance(gallery, np.ndarray):
         return search(queries, gallery, k, similarity, lists)
     with progress_bar(progress, "topk", len(gallery)) as advance:
         return topk_in_blocks(
@@ -111,15 +106,24 @@ def topk(
         )  # fmt: skip
 
 
-def search(
-    queries: Tensor, gallery: Tensor, k: int, similarity: str, exclude: IdLists | None
-) -> tuple[Tensor, Tensor]:
+def search(queries: Tensor, gallery: Tensor, k: int, similarity: str, exclude: IdLists | None) -> tuple[Tensor, Tensor]:
     """`topk` of a tensor, without the checks: the kernel or the reference."""
     indptr, indices = (None, None) if exclude is None else exclude
     if needs_reference(queries):
         formula = topk_standard if torch.onnx.is_in_onnx_export() else reference.topk
         return without_autocast(formula, queries, gallery, k, similarity, indptr, indices)
     return torch.ops.pairloom.topk(queries, gallery, k, similarity, indptr, indices)
+
+
+def _check_array(queries: Tensor, gallery: np.ndarray) -> None:
+    _checks.embeddings("queries", queries)
+    check_array("gallery", gallery)
+    _checks.same_dimensions("gallery", gallery, "queries", queries)
+    if queries.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "queries requires gradients, which a gallery that is an array does not give; pass queries.detach(), or the "
+            "gallery as a tensor"
+        )
 
 
 def _exclusions(exclude: Any, queries: Tensor, gallery: Tensor | np.ndarray) -> IdLists:

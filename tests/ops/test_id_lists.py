@@ -56,7 +56,11 @@ def test_parts():
 @pytest.mark.parametrize(
     ("value", "exception", "message"),
     [
-        ([[1], [2], [8], [9]], ValueError, "exclude holds id 8 for query 2; ids must be in [0, 8), the rows of gallery"),
+        (
+            [[1], [2], [8], [9]],
+            ValueError,
+            "exclude holds id 8 for query 2; ids must be in [0, 8), the rows of gallery",
+        ),
         ([[1], [-1], [], []], ValueError, "exclude holds id -1 for query 1"),
         (torch.tensor([0, 1, 2, -2]), ValueError, "exclude holds id -2 for query 3"),
         (np.array([0, 1, 2, 2**64 - 1], dtype=np.uint64), ValueError, "holds id 9223372036854775807 for query 3"),
@@ -65,8 +69,16 @@ def test_parts():
         (torch.tensor([1, 2]), ValueError, "exclude has shape (2,); it must be (4,)"),
         (torch.zeros(4, 1, dtype=torch.int64), ValueError, "exclude has shape (4, 1)"),
         ((torch.tensor([0, 1]), torch.tensor([1])), ValueError, "has 2 entries; it must have 5"),
-        ((torch.tensor([1, 2, 2, 3, 6]), torch.tensor(INDICES)), ValueError, "goes from 1 to 6; it must rise from 0 to 6"),
-        ((torch.tensor([0, 2, 2, 3, 5]), torch.tensor(INDICES)), ValueError, "goes from 0 to 5; it must rise from 0 to 6"),
+        (
+            (torch.tensor([1, 2, 2, 3, 6]), torch.tensor(INDICES)),
+            ValueError,
+            "goes from 1 to 6; it must rise from 0 to 6",
+        ),
+        (
+            (torch.tensor([0, 2, 2, 3, 5]), torch.tensor(INDICES)),
+            ValueError,
+            "goes from 0 to 5; it must rise from 0 to 6",
+        ),
         ((torch.tensor([0, 3, 2, 3, 6]), torch.tensor(INDICES)), ValueError, "falls after query 1"),
         ((torch.tensor(INDPTR),), ValueError, "exclude is a tuple of 1"),
         ((torch.tensor(INDPTR), torch.zeros(6)), TypeError, "exclude[1] has dtype float32; ids must be integers"),

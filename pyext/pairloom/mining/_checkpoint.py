@@ -58,8 +58,8 @@ class Checkpoint:
         for name, here in self.fingerprint.items():
             if there.get(name) != here:
                 raise ValueError(
-                    f"checkpoint {self.path} was made with {name} = {there.get(name)}, this call has {here}; pass another "
-                    "path, or delete the file"
+                    f"checkpoint {self.path} was made with {name} = {there.get(name)}, this call has {here}; "
+                    "pass another path, or delete the file"
                 )
         mined.scores[:done], mined.indices[:done] = torch.from_numpy(scores), torch.from_numpy(indices)
         mined.done, mined.counts = done, counts

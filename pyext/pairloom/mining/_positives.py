@@ -11,7 +11,7 @@ from pairloom._id_lists import IdLists
 from pairloom.similarity import pairwise_similarity
 
 PAIRS = 256
-"""Pairs looked at together: all of their queries meet all of their rows, which wastes less than the calls would cost."""
+"""Pairs looked at together: all of their queries meet all of their rows, which costs less than one call for each."""
 
 
 def lowest_scores(queries: Tensor, corpus: Tensor | np.ndarray, positives: IdLists, similarity: str) -> Tensor:

@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +13,16 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks
-from pairloom._gallery_blocks import block_rows, check_array, rows_of, topk_in_blocks
+from pairloom._gallery_blocks import block_rows, rows_of, topk_in_blocks
 from pairloom._id_lists import IdLists, id_lists
 from pairloom._progress import progress_bar
+from pairloom.mining._arguments import check_matrices, checked_checkpoint, checked_rules
 from pairloom.mining._checkpoint import Checkpoint, Mined, ids_fingerprint, matrix_fingerprint
 from pairloom.mining._positives import lowest_scores
 from pairloom.mining._report import MiningReport
 from pairloom.mining._rules import Rules
 from pairloom.reference.similarity import compute_dtype
 from pairloom.scoring import search
-
-STRATEGIES = ("top", "random")
 
 CANDIDATE_BYTES = 128
 """Of one candidate on its way: scores and indices of two lists, their sort, masks of the filters."""
@@ -76,11 +74,11 @@ def mine_hard_negatives(
     whenever the window and the filters leave k. A negative margin allows scores above the positive.
 
     Args:
-        queries: (Q, D) float32, float64, float16 or bfloat16 tensor on the CPU, or a NumPy array or memory map (float16,
-            float32, float64).
+        queries: (Q, D) float32, float64, float16 or bfloat16 tensor on the CPU, or a NumPy array or memory map
+            (float16, float32, float64).
         corpus: (M, D) likewise. Arrays are read block by block: they may be larger than memory.
-        positives: rows of the corpus that are right for each query: an integer tensor (Q,), -1 for none; a list with the
-            ids of each query; or CSR, a tuple (indptr (Q + 1,), indices).
+        positives: rows of the corpus that are right for each query: integers (Q,), -1 for none; a list with the ids
+            of each query; or CSR, a tuple (indptr (Q + 1,), indices).
         k: negatives per query, 1 or more.
         range_min: ranks to skip: the very best are often unknown positives.
         range_max: rank to stop before; None means range_min + max(10 k, 100). Only so many are ever kept per query.
@@ -100,11 +98,11 @@ def mine_hard_negatives(
 
     Raises:
         TypeError: what is no float matrix, ids that are no integers, settings that are no numbers.
-        ValueError: shapes that do not fit, ids outside of the corpus, k below 1, a window smaller than k, bounds that are
-            not finite or exclude each other, an unknown word, a checkpoint of another call.
+        ValueError: shapes that do not fit, ids outside of the corpus, k below 1, a window smaller than k, bounds that
+            are not finite or exclude each other, an unknown word, a checkpoint of another call.
 
     Warns:
-        UserWarning: filters left a query nothing, or more than half of the queries get fewer than k.
+        UserWarning: a query gets nothing, or more than half of the queries get fewer than k.
 
     Cost: 2 Q M D flops; one reading of the corpus for every ``memory_mib / 2`` of candidates (128 bytes each).
 
@@ -117,15 +115,15 @@ def mine_hard_negatives(
         >>> mined.report.candidates, mined.report.removed
         (3, {'absolute_margin': 1})
     """
-    _check_matrices(queries, corpus)
-    rules = _checked_rules(
+    check_matrices(queries, corpus)
+    rules = checked_rules(
         k, range_min, range_max, absolute_margin, relative_margin, max_score, min_score, strategy, generator
     )
     _checks.choice("similarity", similarity, _checks.SIMILARITIES)
     _checks.positive_number("memory_mib", memory_mib)
     _checks.flag("progress", progress)
     lists = id_lists("positives", positives, len(queries), len(corpus), of="corpus")
-    file = _checked_checkpoint(checkpoint, strategy, generator)
+    file = checked_checkpoint(checkpoint, strategy, generator)
 
     with torch.no_grad():
         dtype = compute_dtype(rows_of(queries, slice(0, 0)), rows_of(corpus, slice(0, 0)))
@@ -195,83 +193,6 @@ def _search(
     )  # fmt: skip
 
 
-def _check_matrices(queries: Any, corpus: Any) -> None:
-    for name, matrix in (("queries", queries), ("corpus", corpus)):
-        if isinstance(matrix, np.ndarray):
-            check_array(name, matrix, name, None)
-        else:
-            _checks.embeddings(name, matrix)
-            if matrix.device.type != "cpu":
-                raise ValueError(f"{name} is on {matrix.device}; mining reads the CPU's memory: pass {name}.cpu()")
-    if queries.shape[1] != corpus.shape[1]:
-        raise ValueError(
-            f"corpus has {corpus.shape[1]} dimensions per row and queries has {queries.shape[1]}; they must be equal"
-        )
-
-
-def _checked_rules(
-    k: int,
-    range_min: int,
-    range_max: int | None,
-    absolute_margin: float | None,
-    relative_margin: float | None,
-    max_score: float | None,
-    min_score: float | None,
-    strategy: str,
-    generator: torch.Generator | int | None,
-) -> Rules:
-    _checks.count("k", k)
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be 1 or more")
-    _checks.count("range_min", range_min)
-    if range_max is None:
-        range_max = range_min + max(10 * k, 100)
-    _checks.count("range_max", range_max)
-    if range_max - range_min < k:
-        raise ValueError(
-            f"range_max - range_min is {range_max - range_min} and k is {k}; the window of ranks must hold k or more"
-        )
-    bounds = {
-        "absolute_margin": absolute_margin,
-        "relative_margin": relative_margin,
-        "max_score": max_score,
-        "min_score": min_score,
-    }
-    for name, bound in bounds.items():
-        if bound is not None:
-            _checks.finite_number(name, bound)
-    if min_score is not None and max_score is not None and min_score > max_score:
-        raise ValueError(f"min_score is {min_score} and max_score is {max_score}; no score is between them")
-    _checks.choice("strategy", strategy, STRATEGIES)
-    seed = _seed(generator)
-    return Rules(
-        k, range_min, range_max, seed=seed() if strategy == "random" else None,
-        **{name: None if bound is None else float(bound) for name, bound in bounds.items()},
-    )  # fmt: skip
-
-
-def _seed(generator: Any) -> Callable[[], int]:
-    """The seed, drawn only when it is asked for."""
-    if generator is not None and not isinstance(generator, torch.Generator):
-        if isinstance(generator, bool) or not isinstance(generator, (int, np.integer)):
-            raise TypeError(f"generator is {generator!r}; it must be a torch.Generator, an integer seed or None")
-        return lambda: int(generator)
-    return lambda: int(torch.randint(2**63 - 1, (), generator=generator))
-
-
-def _checked_checkpoint(
-    checkpoint: str | os.PathLike[str] | None, strategy: str, generator: torch.Generator | int | None
-) -> Path | None:
-    if checkpoint is None:
-        return None
-    path = Path(checkpoint)
-    if not path.parent.is_dir():
-        raise ValueError(f"checkpoint is {str(path)!r}; there is no folder {str(path.parent)!r}")
-    if strategy == "random" and generator is None:
-        raise ValueError("generator is None; a random draw that can be resumed needs a seed: pass an integer")
-    return path
-
-
 def _fingerprint(
     queries: Tensor | np.ndarray, corpus: Tensor | np.ndarray, positives: IdLists, rules: Rules, similarity: str
 ) -> dict[str, str]:
@@ -305,13 +226,14 @@ def _report(mined: Mined, positives: IdLists, rules: Rules) -> MiningReport:
 
 
 def _warn(report: MiningReport) -> None:
-    """Of results that a training would miss: filters that left a query nothing, or few queries with k."""
+    """Of what is easily missed and changes a training: queries with nothing, or mostly with less than asked for."""
     fewer = report.with_fewer + report.with_none
     removed = sum(report.removed.values())
-    if 2 * fewer > report.queries or (report.with_none > 0 and removed > 0):
+    if report.with_none > 0 or 2 * fewer > report.queries:
         parts = ", ".join(f"{name} {count:,}" for name, count in report.removed.items())
         warnings.warn(
-            f"{fewer:,} of {report.queries:,} queries have fewer than k = {report.k} hard negatives, {report.with_none:,} "
-            f"have none; of {report.candidates:,} candidates filters removed {removed:,}{f' ({parts})' if parts else ''}",
+            f"{fewer:,} of {report.queries:,} queries have fewer than k = {report.k} hard negatives, "
+            f"{report.with_none:,} have none; of {report.candidates:,} candidates filters removed {removed:,}"
+            f"{f' ({parts})' if parts else ''}",
             stacklevel=3,
         )
