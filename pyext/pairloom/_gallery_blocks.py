@@ -1,4 +1,4 @@
-"""Galleries that are NumPy arrays or memory maps: read a block of rows at a time, with the answers of one call.
+"""Galleries of any size, NumPy arrays and memory maps: a block of rows at a time, with the answers of one call.
 
 Answers of a block join the best so far by a stable sort: earlier blocks hold lower indices and stand first, so ties go
 to the lowest index, and a score has the same bits wherever its row stands (tests/generic/test_topk.py).
@@ -6,8 +6,7 @@ to the lowest index, and a score has the same bits wherever its row stands (test
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -42,35 +41,36 @@ def rows_of(matrix: Tensor | np.ndarray, rows: slice | np.ndarray) -> Tensor:
     return torch.from_numpy(np.require(part, part.dtype.newbyteorder("="), ["C", "W", "A"]))
 
 
-def block_rows(array: Any, nbytes: float) -> int:
+def block_rows(gallery: Tensor | np.ndarray, nbytes: float) -> int:
     """How many rows fit in so many bytes; at least one."""
-    return max(int(nbytes / (array.shape[1] * array.dtype.itemsize)), 1)
+    return max(int(nbytes / (gallery.shape[1] * gallery.dtype.itemsize)), 1)
 
 
 def topk_in_blocks(
     search: Search,
     queries: Tensor,
-    gallery: np.ndarray,
+    gallery: Tensor | np.ndarray,
     k: int,
     similarity: str,
     exclude: IdLists | None,
     *,
     rows_per_block: int,
-    on_block: Callable[[int], None] = lambda rows: None,
+    on_block: Callable[[int], None],
 ) -> tuple[Tensor, Tensor]:
-    """`pairloom.topk` of an array. ``on_block`` is told the number of rows of every block that is done."""
-    best = search(queries, rows_of(gallery, slice(0, 0)).to(queries.device), k, similarity, None)  # all missing
-    for first, block in _blocks(gallery, rows_per_block):
-        excluded = None if exclude is None else exclude.of_rows(first, first + len(block))
-        scores, indices = search(queries, block.to(queries.device), min(k, len(block)), similarity, excluded)
-        best = _join(best, (scores, torch.where(indices < 0, -1, indices + first)))
-        on_block(len(block))
-    return best
+    """`pairloom.topk` without its checks. ``on_block`` is told the number of rows of every block that is done."""
 
+    def answers(first: int, last: int, k: int) -> tuple[Tensor, Tensor]:
+        block = rows_of(gallery, slice(first, last)).to(queries.device)  # gone before the next one is read
+        excluded = None if exclude is None else exclude.of_rows(first, last)
+        scores, indices = search(queries, block, k, similarity, excluded)
+        return scores, torch.where(indices < 0, -1, indices + first)
 
-def _blocks(gallery: np.ndarray, rows_per_block: int) -> Iterator[tuple[int, Tensor]]:
+    best = answers(0, 0, k)  # all missing
     for first in range(0, len(gallery), rows_per_block):
-        yield first, rows_of(gallery, slice(first, first + rows_per_block))
+        last = min(first + rows_per_block, len(gallery))
+        best = _join(best, answers(first, last, min(k, last - first)))
+        on_block(last - first)
+    return best
 
 
 def _join(best: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

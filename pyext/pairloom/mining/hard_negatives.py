@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -27,8 +27,8 @@ from pairloom.scoring import search
 CANDIDATE_BYTES = 128
 """Of one candidate on its way: scores and indices of two lists, their sort, masks of the filters."""
 
-TENSOR_QUERIES = 4096
-"""Queries per step when the corpus is in memory: more would save no reading, and show no progress."""
+STEP_QUERIES = 4096
+"""Most queries per step: reading the corpus for them is faster than scoring it, and more would be lost with Ctrl-C."""
 
 
 class HardNegatives(NamedTuple):
@@ -87,7 +87,8 @@ def mine_hard_negatives(
         generator: for "random", a torch.Generator or a seed; None: torch's own generator. The draw of a query depends
             on the seed, its number and its candidates only.
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean"; margins and bounds are on its scale.
-        memory_mib: MiB to work in beside inputs, results and 32 MiB of the kernel. Results do not depend on it.
+        memory_mib: MiB to work in beside inputs, results and 32 MiB of the kernel. Results do not depend on it; steps
+            are shorter when it is small.
         checkpoint: file (.npz) that is rewritten after every step; the same call reads it and goes on, bit-equal on the
             same machine. Inputs are told apart by shape, dtype, all positives and some rows.
         progress: show a bar on stderr.
@@ -104,7 +105,8 @@ def mine_hard_negatives(
     Warns:
         UserWarning: a query gets nothing, or more than half of the queries get fewer than k.
 
-    Cost: 2 Q M D flops; one reading of the corpus for every ``memory_mib / 2`` of candidates (128 bytes each).
+    Cost: 2 Q M D flops; the corpus is read once for 4096 queries, or as many as have their candidates (128 bytes each)
+    in half of ``memory_mib``.
 
     Example:
         >>> import torch, pairloom
@@ -155,15 +157,17 @@ def _mine(
     """The walk over the queries that are not done yet."""
     depth = min(rules.range_max, len(corpus))
     step = max(int(nbytes / 2 / (depth * CANDIDATE_BYTES + queries.shape[1] * queries.dtype.itemsize)), 1)
-    if isinstance(corpus, Tensor):
-        step = min(step, TENSOR_QUERIES)
-    with progress_bar(progress, "mining", len(queries) * len(corpus)) as advance:
-        advance(mined.done * len(corpus))
+    step = min(step, STEP_QUERIES)
+    steps = math.ceil((len(queries) - mined.done) / step)
+    with progress_bar(progress, "mining", steps * len(corpus)) as advance:
         while mined.done < len(queries):
             first, last = mined.done, min(mined.done + step, len(queries))
             some = rows_of(queries, slice(first, last))
             lists = positives.of_queries(first, last)
-            scores, indices = _search(some, corpus, depth, similarity, lists, nbytes / 4, advance)
+            scores, indices = topk_in_blocks(
+                search, some, corpus, depth, similarity, lists,
+                rows_per_block=block_rows(corpus, nbytes / 4), on_block=advance,
+            )  # fmt: skip
             lowest = lowest_scores(some, corpus, lists, similarity)
             chosen = rules.choose(first, scores, indices, lowest)
             mined.scores[first:last], mined.indices[first:last] = chosen.scores, chosen.indices
@@ -171,26 +175,6 @@ def _mine(
             mined.done = last
             if saved is not None:
                 saved.save(mined)
-
-
-def _search(
-    queries: Tensor,
-    corpus: Tensor | np.ndarray,
-    depth: int,
-    similarity: str,
-    positives: IdLists,
-    block_bytes: float,
-    advance: Callable[[int], None],
-) -> tuple[Tensor, Tensor]:
-    """The best of what is not positive; ``advance`` is told the pairs that were scored."""
-    if isinstance(corpus, Tensor):
-        found = search(queries, corpus, depth, similarity, positives)
-        advance(len(queries) * len(corpus))
-        return found
-    return topk_in_blocks(
-        search, queries, corpus, depth, similarity, positives,
-        rows_per_block=block_rows(corpus, block_bytes), on_block=lambda rows: advance(len(queries) * rows),
-    )  # fmt: skip
 
 
 def _fingerprint(
