@@ -139,6 +139,13 @@ def test_margins_are_relative_to_the_lowest_positive():
     assert ids(max_score=7.0, min_score=6.0) == [[3, 4, -1, -1]]
 
 
+@pytest.mark.parametrize("range_min", [5, 6, 10**9])
+def test_ranks_beyond_the_corpus(range_min):
+    mined = pairloom.mine_hard_negatives(torch.ones(2, 3), torch.ones(6, 3), [[0], [1]], k=2, range_min=range_min)
+    assert mined.indices.tolist() == [[-1, -1]] * 2
+    assert (mined.report.skipped, mined.report.candidates, mined.report.with_none) == (10, 0, 2)
+
+
 def test_a_relative_margin_of_negative_scores():
     """The threshold is s - m |s|, below s whatever its sign."""
     corpus = torch.tensor([[-4.0], [-5.0], [-6.0], [-3.0]])

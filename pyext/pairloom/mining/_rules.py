@@ -56,7 +56,7 @@ class Rules:
     def choose(self, first_query: int, scores: Tensor, indices: Tensor, lowest: Tensor) -> Chosen:
         """From the ``range_max`` best non-positives of some queries (B, R), and their lowest positive's score (B,)."""
         counts: Counter[str] = Counter(skipped=int((indices[:, : self.range_min] >= 0).sum()))
-        missing = max(self.k - (scores.shape[1] - self.range_min), 0)  # a small corpus fills no window
+        missing = max(self.k - max(scores.shape[1] - self.range_min, 0), 0)  # a small corpus fills no window
         scores = F.pad(scores[:, self.range_min :], (0, missing), value=-torch.inf)
         indices = F.pad(indices[:, self.range_min :], (0, missing), value=-1)
         passed = indices >= 0
@@ -65,25 +65,29 @@ class Rules:
             counts[f"removed {name}"] = int((passed & removed).sum())
             passed &= ~removed
 
-        order = torch.arange(scores.shape[1]).expand_as(indices)
-        if self.seed is not None:
-            order = draw_keys(self.seed, first_query, indices)
-        places = torch.where(passed, order, NO_PLACE).argsort(dim=1, stable=True)[:, : self.k].sort(dim=1).values
-        # Those that passed first, each part in order of rank: what was removed stands for places that stay empty.
-        chosen = passed.gather(1, places)
-        places = places.gather(1, chosen.logical_not().to(torch.uint8).argsort(dim=1, stable=True))
-        chosen = passed.gather(1, places)
-        per_query = chosen.sum(1)
+        places = self.places(first_query, passed, indices)
+        empty = places == NO_PLACE
+        places = places.masked_fill(empty, 0)
+        per_query = self.k - empty.sum(1)
         counts["negatives"] = int(per_query.sum())
         counts["left_over"] = int(passed.sum()) - counts["negatives"]
         counts["with_none"] = int((per_query == 0).sum())
         counts["with_fewer"] = int((per_query < self.k).sum()) - counts["with_none"]
         counts["without_positive"] = int(lowest.isnan().sum())
         return Chosen(
-            scores.gather(1, places).masked_fill(~chosen, -torch.inf),
-            indices.gather(1, places).masked_fill(~chosen, -1),
+            scores.gather(1, places).masked_fill(empty, -torch.inf),
+            indices.gather(1, places).masked_fill(empty, -1),
             counts,
         )
+
+    def places(self, first_query: int, passed: Tensor, indices: Tensor) -> Tensor:
+        """(B, k): columns of what is taken, rising, then NO_PLACE."""
+        if self.seed is None:
+            order = torch.arange(passed.shape[1]).expand_as(passed)
+        else:
+            order = draw_keys(self.seed, first_query, indices)
+        first = torch.where(passed, order, NO_PLACE).argsort(dim=1, stable=True)[:, : self.k]
+        return torch.where(passed.gather(1, first), first, NO_PLACE).sort(dim=1).values
 
 
 def draw_keys(seed: int, first_query: int, indices: Tensor) -> Tensor:

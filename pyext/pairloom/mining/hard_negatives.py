@@ -87,8 +87,8 @@ def mine_hard_negatives(
         generator: for "random", a torch.Generator or a seed; None: torch's own generator. The draw of a query depends
             on the seed, its number and its candidates only.
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean"; margins and bounds are on its scale.
-        memory_mib: MiB to work in beside inputs, results and 32 MiB of the kernel. Results do not depend on it; steps
-            are shorter when it is small.
+        memory_mib: MiB to work in beside inputs, results and 32 MiB of the kernel; at least one query at a time with
+            its candidates. Results do not depend on it.
         checkpoint: file (.npz) that is rewritten after every step; the same call reads it and goes on, bit-equal on the
             same machine. Inputs are told apart by shape, dtype, all positives and some rows.
         progress: show a bar on stderr.
