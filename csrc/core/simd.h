@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -75,6 +76,42 @@ PAIRLOOM_INLINE mask<T> lane_numbers() {
   mask<T> v{};
   for (int i = 0; i < kLanes<T>; ++i) v[i] = i;
   return v;
+}
+
+// f(0), ..., f(n - 1) with constants for arguments: what is indexed by them stays in registers, which a loop does not promise.
+template <class F, int... i>
+PAIRLOOM_INLINE void unroll(F&& f, std::integer_sequence<int, i...>) {
+  (f(std::integral_constant<int, i>()), ...);
+}
+template <int n, class F>
+PAIRLOOM_INLINE void unroll(F&& f) {
+  unroll(f, std::make_integer_sequence<int, n>());
+}
+
+// Blocks of `g` numbers of a and b by turns: the even ones of both, or the odd ones.
+template <class T, int g, bool odd, int... i>
+PAIRLOOM_INLINE vec<T> blocks_by_turns(vec<T> a, vec<T> b, std::integer_sequence<int, i...>) {
+#if defined(__clang__) || __GNUC__ >= 12
+  return __builtin_shufflevector(a, b, ((i & g ? kLanes<T> + i - g : i) + (odd ? g : 0))...);
+#else
+  return __builtin_shuffle(a, b, mask<T>{((i & g ? kLanes<T> + i - g : i) + (odd ? g : 0))...});
+#endif
+}
+
+// Rows become columns, in registers: blocks of 1, then 2, 4, ... numbers change places across the diagonal (Eklundh 1972).
+template <class T, int g = 1>
+PAIRLOOM_INLINE void transpose(vec<T> (&x)[kLanes<T>]) {
+  if constexpr (g < kLanes<T>) {
+    unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE {
+      if constexpr ((i & g) == 0) {
+        using Lanes = std::make_integer_sequence<int, kLanes<T>>;
+        const vec<T> a = x[i], b = x[i + g];
+        x[i] = blocks_by_turns<T, g, false>(a, b, Lanes());
+        x[i + g] = blocks_by_turns<T, g, true>(a, b, Lanes());
+      }
+    });
+    transpose<T, 2 * g>(x);
+  }
 }
 
 PAIRLOOM_INLINE bool any(bool m) { return m; }

@@ -56,7 +56,7 @@ class FmaProducts {
 
   // `count` columns from `first` on (a multiple of kColumnPack), as rows of `stride_` padded with zeros.
   void pack_columns(int64_t first, int64_t count, const T* rows) {
-    pack_panel(rows, stride_, count, sizes_.dim, panels_.get() + first * sizes_.dim);
+    pack_panel<T>({rows, stride_}, count, sizes_.dim, nullptr, panels_.get() + first * sizes_.dim);
     if (!needs_columns()) return;
     for (int64_t j = 0; j < count; ++j) {
       for (int64_t k = 0; k < width_; k += kPanel<T>) {

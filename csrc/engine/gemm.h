@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <type_traits>
-#include <utility>
 
 #include "core/simd.h"
 
@@ -68,16 +67,6 @@ struct GemmOperands {
   const T* origin = nullptr;  // stored like C; of Pull
 };
 
-// f(0), ..., f(n - 1) with constants for arguments: what is indexed by them stays in registers, which a loop does not promise.
-template <class F, int... i>
-PAIRLOOM_INLINE void unroll(F&& f, std::integer_sequence<int, i...>) {
-  (f(std::integral_constant<int, i>()), ...);
-}
-template <int n, class F>
-PAIRLOOM_INLINE void unroll(F&& f) {
-  unroll(f, std::make_integer_sequence<int, n>());
-}
-
 template <class Combine, Order order, int kRows, int kVectors, class T>
 void tile(const GemmOperands<T>& operands) {
   const GemmOperands<T> g = operands;
@@ -134,6 +123,62 @@ void strip(GemmOperands<T> g, int64_t rows) {
 
 // Depth steps per pass over a panel, which stays in the nearer caches while tiles pass by.
 constexpr int64_t kDepthBlock = 256;
+
+// Rows of numbers, `stride` apart.
+template <class T>
+struct RowsOf {
+  const T* data;
+  int64_t stride;
+};
+
+// kLanes of the rows, kLanes numbers of each, turned: x[k] holds number k of every row. `count` rows are there, the others are 0; of
+// their numbers `width` are there, of which the others say nothing.
+template <class T>
+PAIRLOOM_INLINE void load_turned(RowsOf<T> rows, int64_t count, int64_t width, vec<T> (&x)[kLanes<T>]) {
+  if (count >= kLanes<T> && width >= kLanes<T>) {
+    unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE { x[i] = load(rows.data + i * rows.stride); });
+  } else {
+    for (int64_t i = 0; i < kLanes<T>; ++i) {
+      x[i] = vec<T>{};
+      if (i < count) std::memcpy(&x[i], rows.data + i * rows.stride, static_cast<size_t>(std::min<int64_t>(width, kLanes<T>)) * sizeof(T));
+    }
+  }
+  transpose<T>(x);
+}
+
+// C (kRows x kLanes) = A (kRows x depth) times `count` rows of B where they are stored, each times its factor. For the few rows of A
+// that fit in registers beside the turned rows of B: a panel that is read only once is not worth its way through the caches.
+// Each number is the one that gemm_packed finds.
+template <class Combine, int kRows, class T>
+void tile_of_rows(const T* a, int64_t a_stride, RowsOf<T> b, int64_t count, vec<T> factor, int64_t depth, T* c, int64_t c_stride) {
+  for (int64_t block = 0; block < depth; block += kDepthBlock) {
+    const int64_t end = std::min(block + kDepthBlock, depth);
+    vec<T> acc[kRows] = {};
+    for (int64_t k = block; k < end; k += kLanes<T>) {
+      // The rows after these: the hardware does not see that sixteen short steps in as many rows will go on.
+      unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE { __builtin_prefetch(b.data + (i + kLanes<T>)*b.stride + k); });
+      vec<T> x[kLanes<T>];
+      load_turned(RowsOf<T>{b.data + k, b.stride}, count, end - k, x);
+      unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE {
+        if (k + i >= end) return;
+        const vec<T> column = x[i] * factor;
+        unroll<kRows>([&](auto m) PAIRLOOM_LAMBDA_INLINE { Combine::add(acc[m], splat(a[m * a_stride + k + i]), column); });
+      });
+    }
+    unroll<kRows>([&](auto m) PAIRLOOM_LAMBDA_INLINE {
+      if (block > 0) acc[m] += load(c + m * c_stride);
+      store(c + m * c_stride, acc[m]);
+    });
+  }
+}
+
+// The same for any number of rows of A up to kMost.
+template <class Combine, int kMost, class T>
+void few_of_rows(const T* a, int64_t a_stride, int64_t rows, RowsOf<T> b, int64_t count, vec<T> factor, int64_t depth, T* c,
+                 int64_t c_stride) {
+  if (rows == kMost) return tile_of_rows<Combine, kMost>(a, a_stride, b, count, factor, depth, c, c_stride);
+  if constexpr (kMost > 1) few_of_rows<Combine, kMost - 1>(a, a_stride, rows, b, count, factor, depth, c, c_stride);
+}
 
 // C (rows x panels * kPanel) = A (rows x depth, by rows) times packed panels of B; see pack_panel in engine/rows.h.
 template <class Combine, class T>

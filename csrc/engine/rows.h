@@ -135,12 +135,37 @@ int64_t panel_count(int64_t columns) {
   return (columns + kPanel<T> - 1) / kPanel<T>;
 }
 
-// `count` loaded rows (at most kPanel) become one panel: depth-major, missing rows zero.
+// `count` rows (at most kPanel), each times its factor if there are factors, become one panel: depth-major, missing rows zero.
 template <class T>
-void pack_panel(const T* rows, int64_t stride, int64_t count, int64_t dim, T* panel) {
-  for (int64_t k = 0; k < dim; ++k) {
-    for (int64_t j = 0; j < count; ++j) panel[k * kPanel<T> + j] = rows[j * stride + k];
-    for (int64_t j = count; j < kPanel<T>; ++j) panel[k * kPanel<T> + j] = T{0};
+void pack_panel(RowsOf<T> rows, int64_t count, int64_t dim, const T* factors, T* panel) {
+  for (int64_t j = 0; j < kPanel<T>; j += kLanes<T>) {
+    const vec<T> factor = factors == nullptr ? splat(T{1}) : load(factors + j);
+    for (int64_t k = 0; k < dim; k += kLanes<T>) {
+      vec<T> x[kLanes<T>];
+      load_turned(RowsOf<T>{rows.data + j * rows.stride + k, rows.stride}, count - j, dim - k, x);
+      unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE {
+        if (k + i < dim) store(panel + (k + i) * kPanel<T> + j, x[i] * factor);
+      });
+    }
+  }
+}
+
+// Rows [first, first + count) in the compute type: where they are stored if they can be read there, else copied to `scratch`, which
+// has rows of `stride`.
+template <class T>
+RowsOf<T> rows_in_place(const Matrix& m, int64_t first, int64_t count, T* scratch, int64_t stride) {
+  if (m.dtype == (sizeof(T) == 8 ? DType::f64 : DType::f32) && m.column_stride == 1) {
+    return {static_cast<const T*>(m.data) + first * m.row_stride, m.row_stride};
+  }
+  for (int64_t r = 0; r < count; ++r) copy_row(m, first + r, scratch + r * stride);
+  return {scratch, stride};
+}
+
+// What load_row multiplies rows by. Factors from `count` on are 0.
+template <class T>
+void row_factors(RowsOf<T> rows, int64_t count, int64_t dim, bool normalize, T (&factors)[kPanel<T>]) {
+  for (int64_t r = 0; r < kPanel<T>; ++r) {
+    factors[r] = r >= count ? T{0} : normalize ? inverse_norm(rows.data + r * rows.stride, dim) : T{1};
   }
 }
 

@@ -125,11 +125,16 @@ class Topk {
     for (int64_t block = block_begin; block < block_end; ++block) {
       const int64_t first = block * kColumns;
       const int64_t columns = std::min(kColumns, m_ - first);
-      pack_rows(call_.gallery, call_.similarity, first, columns, stride_, scratch.get(), panels.get());
+      const bool few = q_end - q_begin <= kTileRows;
+      if (!few) pack_rows(call_.gallery, call_.similarity, first, columns, stride_, scratch.get(), panels.get());
       for (int64_t q = q_begin; q < q_end; q += kRows) {
         const int64_t count = std::min(kRows, q_end - q);
-        similarity_block(call_.similarity, queries_.get() + q * stride_, stride_, count, panels.get(), dim_, panel_count<T>(columns),
-                         scores.get(), kColumns);
+        const T* rows = queries_.get() + q * stride_;
+        if (few) {
+          similarity_few(call_.similarity, rows, stride_, count, call_.gallery, first, columns, scratch.get(), scores.get(), kColumns);
+        } else {
+          similarity_block(call_.similarity, rows, stride_, count, panels.get(), dim_, panel_count<T>(columns), scores.get(), kColumns);
+        }
         for (int64_t r = 0; r < count; ++r) {
           selections[q + r].exclude(scores.get() + r * kColumns, first, columns);
           select(selections[q + r], scores.get() + r * kColumns, first, columns);
