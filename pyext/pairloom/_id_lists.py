@@ -37,6 +37,10 @@ class IdLists(NamedTuple):
         before = torch.cat([inside.new_zeros(1, dtype=torch.int64), inside.cumsum(0)])
         return IdLists(before[self.indptr], self.indices[inside] - first)
 
+    def to(self, device: torch.device | str) -> IdLists:
+        """The same on a device."""
+        return IdLists(self.indptr.to(device), self.indices.to(device))
+
     def query_of_each(self) -> Tensor:
         """(number of ids,) int64: the query that an id belongs to."""
         counts = self.indptr.diff()

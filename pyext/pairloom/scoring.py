@@ -129,8 +129,7 @@ def _check_array(queries: Tensor, gallery: np.ndarray) -> None:
 def _exclusions(exclude: Any, queries: Tensor, gallery: Tensor | np.ndarray) -> IdLists:
     if torch.compiler.is_compiling():
         return id_lists_in_graph("exclude", exclude, queries.shape[0])
-    lists = id_lists("exclude", exclude, queries.shape[0], gallery.shape[0], of="gallery")
-    return IdLists(lists.indptr.to(queries.device), lists.indices.to(queries.device))
+    return id_lists("exclude", exclude, queries.shape[0], gallery.shape[0], of="gallery").to(queries.device)
 
 
 def _fake(

@@ -124,7 +124,7 @@ def mine_hard_negatives(
     _checks.choice("similarity", similarity, _checks.SIMILARITIES)
     _checks.positive_number("memory_mib", memory_mib)
     _checks.flag("progress", progress)
-    lists = id_lists("positives", positives, len(queries), len(corpus), of="corpus")
+    lists = id_lists("positives", positives, len(queries), len(corpus), of="corpus").to("cpu")
     file = checked_checkpoint(checkpoint, strategy, generator)
 
     with torch.no_grad():
