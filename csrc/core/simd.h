@@ -114,22 +114,30 @@ PAIRLOOM_INLINE void transpose(vec<T> (&x)[kLanes<T>]) {
   }
 }
 
+// Bit i: lane i of a mask.
+template <class M>
+PAIRLOOM_INLINE uint32_t lane_bits(M m) {
+  constexpr bool kWide = sizeof(m[0]) == 8;
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+  const __m512i all = reinterpret_cast<__m512i>(m);
+  return kWide ? _mm512_movepi64_mask(all) : _mm512_movepi32_mask(all);
+#elif defined(__AVX2__)
+  const __m256i all = reinterpret_cast<__m256i>(m);
+  return static_cast<uint32_t>(kWide ? _mm256_movemask_pd(_mm256_castsi256_pd(all)) : _mm256_movemask_ps(_mm256_castsi256_ps(all)));
+#elif defined(__SSE2__)
+  const __m128i all = reinterpret_cast<__m128i>(m);
+  return static_cast<uint32_t>(kWide ? _mm_movemask_pd(_mm_castsi128_pd(all)) : _mm_movemask_ps(_mm_castsi128_ps(all)));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < static_cast<int>(sizeof(m) / sizeof(m[0])); ++i) bits |= static_cast<uint32_t>(m[i] & 1) << i;
+  return bits;
+#endif
+}
+
 PAIRLOOM_INLINE bool any(bool m) { return m; }
 template <class M>
 PAIRLOOM_INLINE bool any(M m) {
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
-  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(m)) != 0;
-#elif defined(__AVX2__)
-  return _mm256_movemask_epi8(reinterpret_cast<__m256i>(m)) != 0;
-#elif defined(__SSE2__)
-  return _mm_movemask_epi8(reinterpret_cast<__m128i>(m)) != 0;
-#else
-  int64_t words[sizeof(M) / 8];
-  std::memcpy(words, &m, sizeof m);
-  int64_t all = 0;
-  for (int64_t w : words) all |= w;
-  return all != 0;
-#endif
+  return lane_bits(m) != 0;
 }
 
 // The larger (smaller) of two; a NaN in `x` is passed over, so a NaN pair never decides an extreme. Sums see it later.

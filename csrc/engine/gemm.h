@@ -136,7 +136,11 @@ struct RowsOf {
 template <class T>
 PAIRLOOM_INLINE void load_turned(RowsOf<T> rows, int64_t count, int64_t width, vec<T> (&x)[kLanes<T>]) {
   if (count >= kLanes<T> && width >= kLanes<T>) {
-    unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE { x[i] = load(rows.data + i * rows.stride); });
+    unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE {
+      // The rows after these: many short steps in as many rows are not what hardware sees coming.
+      __builtin_prefetch(rows.data + (i + kLanes<T>)*rows.stride);
+      x[i] = load(rows.data + i * rows.stride);
+    });
   } else {
     for (int64_t i = 0; i < kLanes<T>; ++i) {
       x[i] = vec<T>{};
@@ -155,8 +159,6 @@ void tile_of_rows(const T* a, int64_t a_stride, RowsOf<T> b, int64_t count, vec<
     const int64_t end = std::min(block + kDepthBlock, depth);
     vec<T> acc[kRows] = {};
     for (int64_t k = block; k < end; k += kLanes<T>) {
-      // The rows after these: the hardware does not see that sixteen short steps in as many rows will go on.
-      unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE { __builtin_prefetch(b.data + (i + kLanes<T>)*b.stride + k); });
       vec<T> x[kLanes<T>];
       load_turned(RowsOf<T>{b.data + k, b.stride}, count, end - k, x);
       unroll<kLanes<T>>([&](auto i) PAIRLOOM_LAMBDA_INLINE {

@@ -24,30 +24,92 @@ struct Better {
   }
 };
 
-// The best k of what was offered so far, plus some that came since the last clean-up. Offers come by rising index, so one that only
-// equals the k-th best has lost.
+// The k-th largest of `count` numbers, none below `low`, by bisection of the numbers between: `count / kLanes` comparisons a step, and no
+// branch that depends on them. Space up to whole vectors behind the numbers is overwritten.
+template <class T>
+T kth_largest(T* numbers, int64_t count, int64_t k, T low) {
+  using Key = lane_int<T>;
+  // Ordered as the numbers are: bits of negative numbers count down. (Its own inverse.)
+  const auto turn = [](Key bits) { return bits ^ ((bits >> (8 * sizeof(T) - 1)) & std::numeric_limits<Key>::max()); };
+  const auto key = [&](T x) {
+    Key bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return turn(bits);
+  };
+  const auto number = [&](Key x) {
+    const Key bits = turn(x);
+    T out;
+    std::memcpy(&out, &bits, sizeof out);
+    return out;
+  };
+  const int64_t whole = vector_width<T>(count);
+  std::fill(numbers + count, numbers + whole, -std::numeric_limits<T>::infinity());
+  vec<T> most = splat(low);
+  for (int64_t i = 0; i < whole; i += kLanes<T>) most = larger(most, load(numbers + i));
+  // At least k are above `below`, fewer than k are above `above`.
+  Key below = key(low) - 1, above = key(max_lanes<T>(most));
+  while (below + 1 < above) {
+    const Key middle = (below & above) + ((below ^ above) >> 1);  // their mean, without overflow
+    mask<T> hits{};
+    for (int64_t i = 0; i < whole; i += kLanes<T>) hits += load(numbers + i) > number(middle);
+    (count_lanes<T>(hits) >= k ? below : above) = middle;
+  }
+  return number(above);
+}
+
+// The best k of what was offered so far, plus some that came since the last clean-up, by rising index. So an offer that only equals the
+// k-th best has lost.
 template <class T>
 struct Selection {
-  Candidate<T>* items;
+  T* scores;
+  int64_t* indices;
   int64_t count;
   T threshold;
   const int64_t* excluded;  // the next gallery row that is not for this query; they rise
   const int64_t* excluded_end;
 
-  static int64_t capacity(int64_t k) { return k + std::max<int64_t>(k, 64); }
+  // So many that clean-ups are seldom, and whole vectors, one more than has to be free for an offer.
+  static int64_t capacity(int64_t k) { return vector_width<T>(k + std::max<int64_t>(k, 64)) + kLanes<T>; }
 
-  void offer(T score, int64_t index, int64_t k) {
-    items[count++] = {score, index};
-    if (count < capacity(k)) return;
-    std::nth_element(items, items + (k - 1), items + count, Better());
-    count = k;
-    threshold = items[k - 1].score;
+  // Numbers at[lane] of the lanes in `hits`, which become candidates first + lane. There must be room.
+  PAIRLOOM_INLINE void offer(const T* at, int64_t first, uint32_t hits) {
+    int64_t end = count;  // in a register: stores to `indices` could mean `count`
+    for (T* s = scores; hits != 0; hits &= hits - 1, ++end) {
+      const int lane = __builtin_ctz(hits);
+      s[end] = at[lane];
+      indices[end] = first + lane;
+    }
+    count = end;
+  }
+
+  // Down to k where fewer than `room` places are free.
+  void make_room(int64_t room, int64_t k) {
+    if (count + room > capacity(k)) shrink(k);
+  }
+
+  void shrink(int64_t k) {
+    if (count <= k) return;
+    threshold = kth_largest(scores, count, k, threshold);
+    const T last = threshold;
+    T* const s = scores;
+    int64_t* const ids = indices;
+    int64_t ties = k, kept = 0;
+    for (int64_t i = 0; i < count; ++i) ties -= s[i] > last;  // what is left: so many that equal the k-th best, the first ones, stay
+    for (int64_t i = 0, end = count; i < end; ++i) {
+      const T score = s[i];
+      const bool tie = (score == last) & (ties > 0);
+      ties -= tie;
+      s[kept] = score;
+      ids[kept] = ids[i];
+      kept += (score > last) | tie;
+    }
+    count = kept;
   }
 
   // Scores of excluded rows among [first, first + columns) become -infinity, which is never returned.
-  void exclude(T* scores, int64_t first, int64_t columns) {
+  void exclude(T* block, int64_t first, int64_t columns) {
     for (; excluded < excluded_end && *excluded < first + columns; ++excluded) {
-      if (*excluded >= first) scores[*excluded - first] = -std::numeric_limits<T>::infinity();
+      if (*excluded >= first) block[*excluded - first] = -std::numeric_limits<T>::infinity();
     }
   }
 };
@@ -62,12 +124,11 @@ class Topk {
         m_(call.gallery.rows),
         k_(std::min(call.k, call.gallery.rows)),
         stride_(padded_stride<T>(call.queries.dim)),
-        blocks_((m_ + kColumns - 1) / kColumns),
-        split_gallery_(pool.threads > 1 && blocks_ >= 4 * pool.threads),
-        parts_(split_gallery_ ? pool.threads : 1),
+        parts_(parts_of_gallery()),
         chunk_(queries_per_chunk()),
         queries_(chunk_ * stride_),
-        items_(parts_ * chunk_ * Selection<T>::capacity(k_)),
+        scores_(parts_ * chunk_ * Selection<T>::capacity(k_)),
+        indices_(parts_ * chunk_ * Selection<T>::capacity(k_)),
         selections_(parts_ * chunk_) {}
 
   void run() {
@@ -75,7 +136,8 @@ class Topk {
       const int64_t count = std::min(chunk_, call_.queries.rows - first);
       if (k_ > 0) search(first, count);
       parallel_for(pool_, count, [&](int64_t begin, int64_t end) {
-        for (int64_t q = begin; q < end; ++q) write(first + q, q);
+        Buffer<Candidate<T>> sorted(k_);
+        for (int64_t q = begin; q < end; ++q) write(first + q, q, sorted.get());
       });
     }
   }
@@ -84,9 +146,16 @@ class Topk {
   static constexpr int64_t kRows = 126;     // queries scored together: a whole number of tiles of either height
   static constexpr int64_t kColumns = 256;  // gallery rows per block: a whole number of panels
 
+  // Threads share the gallery where it is large, and where there are too few queries to share; unless that is not worth waking them.
+  int64_t parts_of_gallery() const {
+    const bool large = m_ >= 4 * pool_.threads * kColumns;
+    const bool few = call_.queries.rows < 2 * pool_.threads * kTileRows;
+    return large || few ? std::clamp<int64_t>(m_ * dim_ >> 16, 1, pool_.threads) : 1;
+  }
+
   // As many queries as candidates fit in 32 MiB, so that the gallery is packed seldom.
   int64_t queries_per_chunk() const {
-    const int64_t per_query = parts_ * Selection<T>::capacity(k_) * static_cast<int64_t>(sizeof(Candidate<T>));
+    const int64_t per_query = parts_ * Selection<T>::capacity(k_) * static_cast<int64_t>(sizeof(T) + sizeof(int64_t));
     return std::clamp<int64_t>((int64_t{32} << 20) / per_query, 1, std::clamp<int64_t>(call_.queries.rows, 1, 4096));
   }
 
@@ -100,31 +169,34 @@ class Topk {
         load_row(call_.queries, first + q, normalizes(call_.similarity), queries_.get() + q * stride_, stride_);
         for (int64_t part = 0; part < parts_; ++part) {
           const int64_t at = part * chunk_ + q;
-          selections_[at] = {items_.get() + at * Selection<T>::capacity(k_), 0, -std::numeric_limits<T>::infinity(), excluded(first + q),
-                             excluded(first + q + 1)};
+          const int64_t place = at * Selection<T>::capacity(k_);
+          selections_[at] = {scores_.get() + place, indices_.get() + place, 0, -std::numeric_limits<T>::infinity(),
+                             excluded(first + q),   excluded(first + q + 1)};
         }
       }
     });
-    if (split_gallery_) {  // each thread reads a share of a large gallery once, for all queries
+    const int64_t panels = panel_count<T>(m_);
+    if (parts_ > 1) {  // each thread reads a share of a large gallery once, for all queries
       parallel_for(pool_, parts_, [&](int64_t begin, int64_t end) {
         for (int64_t part = begin; part < end; ++part) {
-          scan(0, count, blocks_ * part / parts_, blocks_ * (part + 1) / parts_, selections_.get() + part * chunk_);
+          scan(0, count, panels * part / parts_, panels * (part + 1) / parts_, selections_.get() + part * chunk_);
         }
       });
     } else {
       parallel_for(pool_, (count + kTileRows - 1) / kTileRows, [&](int64_t begin, int64_t end) {
-        scan(begin * kTileRows, std::min(end * kTileRows, count), 0, blocks_, selections_.get());
+        scan(begin * kTileRows, std::min(end * kTileRows, count), 0, panels, selections_.get());
       });
     }
   }
 
-  void scan(int64_t q_begin, int64_t q_end, int64_t block_begin, int64_t block_end, Selection<T>* selections) const {
+  // Queries against whole panels of the gallery.
+  void scan(int64_t q_begin, int64_t q_end, int64_t panel_begin, int64_t panel_end, Selection<T>* selections) const {
+    const int64_t end = std::min(panel_end * kPanel<T>, m_);
     Buffer<T> scratch(kPanel<T> * stride_);
     Buffer<T> panels(kColumns * dim_);
     Buffer<T> scores(kRows * kColumns);
-    for (int64_t block = block_begin; block < block_end; ++block) {
-      const int64_t first = block * kColumns;
-      const int64_t columns = std::min(kColumns, m_ - first);
+    for (int64_t first = panel_begin * kPanel<T>; first < end; first += kColumns) {
+      const int64_t columns = std::min(kColumns, end - first);
       const bool few = q_end - q_begin <= kTileRows;
       if (!few) pack_rows(call_.gallery, call_.similarity, first, columns, stride_, scratch.get(), panels.get());
       for (int64_t q = q_begin; q < q_end; q += kRows) {
@@ -136,60 +208,63 @@ class Topk {
           similarity_block(call_.similarity, rows, stride_, count, panels.get(), dim_, panel_count<T>(columns), scores.get(), kColumns);
         }
         for (int64_t r = 0; r < count; ++r) {
-          selections[q + r].exclude(scores.get() + r * kColumns, first, columns);
-          select(selections[q + r], scores.get() + r * kColumns, first, columns);
+          T* row = scores.get() + r * kColumns;
+          std::fill(row + columns, row + kColumns, -std::numeric_limits<T>::infinity());
+          selections[q + r].exclude(row, first, columns);
+          select(selections[q + r], row, first);
         }
       }
     }
   }
 
-  void select(Selection<T>& selection, const T* scores, int64_t first, int64_t columns) const {
-    for (int64_t j = 0; j < columns; j += kLanes<T>) {
-      if (!any(load(scores + j) > selection.threshold)) continue;
-      for (int64_t lane = j; lane < std::min<int64_t>(j + kLanes<T>, columns); ++lane) {
-        if (scores[lane] > selection.threshold) selection.offer(scores[lane], first + lane, k_);
+  void select(Selection<T>& selection, const T* scores, int64_t first) const {
+    for (int64_t panel = 0; panel < kColumns; panel += kPanel<T>) {
+      // Mostly nothing passes: one test for a panel.
+      vec<T> most = splat(selection.threshold);
+      for (int64_t j = 0; j < kPanel<T>; j += kLanes<T>) most = larger(most, load(scores + panel + j));
+      if (!any(most > selection.threshold)) continue;
+      for (int64_t j = panel; j < panel + kPanel<T>; j += kLanes<T>) {
+        selection.make_room(kLanes<T>, k_);
+        selection.offer(scores + j, first + j, lane_bits(load(scores + j) > selection.threshold));
       }
     }
   }
 
   // Joins the parts of query q, sorts the best k, pads.
-  void write(int64_t query, int64_t q) {
+  void write(int64_t query, int64_t q, Candidate<T>* sorted) {
     T* scores = static_cast<T*>(call_.scores) + query * call_.k;
     int64_t* indices = call_.indices + query * call_.k;
     int64_t found = 0;
     if (k_ > 0) {
       Selection<T>& best = selections_[q];
       for (int64_t part = 1; part < parts_; ++part) {
-        // By falling order of part the indices rise, but a clean-up inside offer() reorders: take the total order, not the threshold.
+        // Parts are in the order of the gallery: indices go on rising.
         const Selection<T>& other = selections_[part * chunk_ + q];
         for (int64_t i = 0; i < other.count; ++i) {
-          if (best.count + 1 >= Selection<T>::capacity(k_)) shrink(best);
-          best.items[best.count++] = other.items[i];
+          if (!(other.scores[i] > best.threshold)) continue;
+          best.make_room(1, k_);
+          best.offer(other.scores + i, other.indices[i], 1);
         }
       }
-      found = std::min(k_, best.count);
-      std::partial_sort(best.items, best.items + found, best.items + best.count, Better());
+      best.shrink(k_);
+      found = best.count;
+      for (int64_t i = 0; i < found; ++i) sorted[i] = {best.scores[i], best.indices[i]};
+      std::sort(sorted, sorted + found, Better());
       for (int64_t i = 0; i < found; ++i) {
-        scores[i] = best.items[i].score;
-        indices[i] = best.items[i].index;
+        scores[i] = sorted[i].score;
+        indices[i] = sorted[i].index;
       }
     }
     std::fill(scores + found, scores + call_.k, -std::numeric_limits<T>::infinity());
     std::fill(indices + found, indices + call_.k, int64_t{-1});
   }
 
-  void shrink(Selection<T>& best) const {
-    std::nth_element(best.items, best.items + (k_ - 1), best.items + best.count, Better());
-    best.count = k_;
-  }
-
   const TopkCall& call_;
   const Parallel& pool_;
-  const int64_t dim_, m_, k_, stride_, blocks_;
-  const bool split_gallery_;
-  const int64_t parts_, chunk_;
+  const int64_t dim_, m_, k_, stride_, parts_, chunk_;
   Buffer<T> queries_;
-  Buffer<Candidate<T>> items_;
+  Buffer<T> scores_;
+  Buffer<int64_t> indices_;
   Buffer<Selection<T>> selections_;
 };
 
