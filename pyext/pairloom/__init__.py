@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pairloom import export, functional, losses, metrics, miners, reference
+    from pairloom import export, functional, losses, metrics, miners, mining, reference
     from pairloom._stats import PairStats
     from pairloom.embedding_queue import EmbeddingQueue
     from pairloom.losses import (
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         TripletMarginMiner,
         UniformTripletMiner,
     )
+    from pairloom.mining import mine_hard_negatives
     from pairloom.scoring import topk
     from pairloom.similarity import pairwise_similarity
     from pairloom.streaming import stream_rows
@@ -88,11 +89,12 @@ _HOME = {
     "TripletMarginLoss": "pairloom.losses",
     "TripletMarginMiner": "pairloom.miners",
     "UniformTripletMiner": "pairloom.miners",
+    "mine_hard_negatives": "pairloom.mining",
     "pairwise_similarity": "pairloom.similarity",
     "stream_rows": "pairloom.streaming",
     "topk": "pairloom.scoring",
 }
-_SUBPACKAGES = ("export", "functional", "losses", "metrics", "miners", "reference", "testing")
+_SUBPACKAGES = ("export", "functional", "losses", "metrics", "miners", "mining", "reference", "testing")
 
 __all__ = [
     "BatchHardMiner",
@@ -132,7 +134,9 @@ __all__ = [
     "functional",
     "losses",
     "metrics",
+    "mine_hard_negatives",
     "miners",
+    "mining",
     "pairwise_similarity",
     "reference",
     "stream_rows",

@@ -28,10 +28,7 @@ def embeddings(first: str, tensor: Tensor, **others: Tensor | None) -> None:
             continue
         _matrix(name, other)
         same_device(name, other, first, tensor)
-        if other.shape[1] != tensor.shape[1]:
-            raise ValueError(
-                f"{name} has {other.shape[1]} dimensions per row and {first} has {tensor.shape[1]}; they must be equal"
-            )
+        same_dimensions(name, other, first, tensor)
 
 
 def labels(name: str, tensor: Tensor, of: str, rows: Tensor, *, multi_hot: bool = False) -> None:
@@ -229,6 +226,14 @@ def same_device(name: str, tensor: Tensor, first: str, other: Tensor) -> None:
     """Two tensors on one device."""
     if tensor.device != other.device:
         raise ValueError(f"{name} is on {tensor.device} and {first} on {other.device}; they must be on one device")
+
+
+def same_dimensions(name: str, matrix: Any, first: str, other: Any) -> None:
+    """Two matrices, tensors or arrays, with rows of the same length."""
+    if matrix.shape[1] != other.shape[1]:
+        raise ValueError(
+            f"{name} has {matrix.shape[1]} dimensions per row and {first} has {other.shape[1]}; they must be equal"
+        )
 
 
 def values_readable(tensor: Tensor) -> bool:

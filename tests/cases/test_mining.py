@@ -1,14 +1,16 @@
-"""Cases on mining: many triplets, labels of small dtypes, half precision, sets of labels, semi-hard triplets."""
+"""Cases on mining: many triplets, labels of small dtypes, half precision, sets of labels, semi-hard triplets, and a
+whole corpus: its size, several positives, nothing to return, ties, many negatives."""
 
 import itertools
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 import pairloom
-from pairloom import miners
+from pairloom import mine_hard_negatives, miners
 from pairloom.functional import triplet_margin
 
 
@@ -102,3 +104,98 @@ class TestL17SemiHard:
         labels = torch.tensor([0, 0, 0, 1, 1])
         a, p, n = miners.BatchHardMiner()(x, labels)
         assert (a[0], p[0], n[0]) == (0, 1, 3)
+
+
+class TestL18AWholeCorpus:
+    """N x N is never held: blocks of a file, within a budget."""
+
+    @pytest.mark.parametrize("n", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+    def test_memory(self, n, tmp_path):
+        np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((n, 8), np.float32))
+        program = """
+import sys
+import numpy as np
+import pairloom
+from pairloom.testing import peak_memory_mb
+x = np.load(sys.argv[1], mmap_mode="r")
+pairloom.mine_hard_negatives(x[:10], x[:100], list(range(10)), k=2)
+before = peak_memory_mb()
+mined = pairloom.mine_hard_negatives(x, x, list(range(len(x))), k=5, memory_mib=64)
+assert mined.report.negatives == 5 * len(x)
+print(peak_memory_mb() - before)
+"""
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "x.npy")],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert float(done.stdout) < 250  # the scores of 20,000 alone are 1.6 GB, of 100,000 40 GB
+
+
+class TestL19SeveralPositives:
+    """Positives take no ranks: k negatives come whenever the corpus holds them."""
+
+    corpus = torch.tensor([[9.0], [8.0], [7.0], [6.0], [5.0], [4.0]])
+
+    def test_three_positives_on_top(self):
+        mined = mine_hard_negatives(torch.ones(1, 1), self.corpus, [[0, 1, 2]], k=3, similarity="dot")
+        assert mined.indices.tolist() == [[3, 4, 5]]
+        _, indices = pairloom.topk(torch.ones(1, 1), self.corpus, 3, similarity="dot", exclude=[[0, 1, 2]])
+        assert indices.tolist() == [[3, 4, 5]]
+
+    def test_ranks_count_what_is_not_positive(self):
+        mined = mine_hard_negatives(
+            torch.ones(1, 1), self.corpus, [[1, 3]], k=2, range_min=1, range_max=3, similarity="dot"
+        )
+        assert mined.indices.tolist() == [[2, 4]]
+
+
+@pytest.mark.filterwarnings("ignore:.*have fewer than k")
+@pytest.mark.parametrize("array", [False, True], ids=["tensor", "array"])
+class TestL21NothingToReturn:
+    """An empty corpus, more than there are, NaN on either side: -1 and -inf."""
+
+    def mine(self, queries, corpus, positives, array, **options):
+        matrices = (queries.numpy(), corpus.numpy()) if array else (queries, corpus)
+        return mine_hard_negatives(*matrices, positives, **options)
+
+    def test_empty_corpus_and_no_query(self, array):
+        mined = self.mine(torch.ones(2, 3), torch.ones(0, 3), [[], []], array, k=2)
+        assert mined.indices.tolist() == [[-1, -1]] * 2
+        assert mined.scores.tolist() == [[-torch.inf] * 2] * 2
+        assert self.mine(torch.ones(0, 3), torch.ones(5, 3), [], array, k=2).indices.shape == (0, 2)
+
+    def test_more_than_there_are(self, array):
+        mined = self.mine(torch.ones(1, 3), torch.ones(4, 3), [[1]], array, k=5, absolute_margin=-1.0)
+        assert mined.indices.tolist() == [[0, 2, 3, -1, -1]]
+
+    def test_nan(self, array):
+        corpus, queries = torch.ones(5, 3), torch.ones(2, 3)
+        corpus[[0, 3], 1], queries[1, 0] = torch.nan, torch.nan
+        mined = self.mine(queries, corpus, [[0], [1]], array, k=4, relative_margin=0.5)
+        assert mined.indices.tolist() == [[1, 2, 4, -1], [-1] * 4]  # a positive without a score sets no margin
+        assert not mined.scores.isnan().any()
+
+
+class TestL22FiveEqualScores:
+    """The lowest id first, over the borders of blocks."""
+
+    def test_lowest_id_first(self):
+        for memory_mib in (1e-5, 256.0):
+            mined = mine_hard_negatives(
+                np.ones((3, 4), np.float32), np.ones((6, 4), np.float32), [1, 1, 1], k=3, memory_mib=memory_mib
+            )
+            assert mined.indices.tolist() == [[0, 2, 3]] * 3
+
+
+class TestL28ManyNegatives:
+    """k of 200 and more, in half precision too."""
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+    @pytest.mark.parametrize("k", [200, 1000])
+    def test_equals_a_stable_sort(self, k, dtype):
+        generator = torch.Generator().manual_seed(0)
+        queries, corpus = (torch.randint(-3, 4, (n, 6), generator=generator).to(dtype) for n in (4, 1500))
+        mined = mine_hard_negatives(queries, corpus, [7] * 4, k=k, similarity="dot")
+        scores = queries.double() @ corpus.double().T
+        scores[:, 7] = -torch.inf
+        assert torch.equal(mined.indices, scores.sort(dim=1, descending=True, stable=True).indices[:, :k])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from pairloom import _stream
 from pairloom._registry import OpRecord, Sample, records
@@ -135,19 +136,24 @@ class Call(nn.Module):
     def __init__(self, record: OpRecord, sample: Sample) -> None:
         super().__init__()
         self.function = record.function
-        self.names = [name for name, value in sample.arguments.items() if isinstance(value, Tensor)]
-        self.fixed = {name: value for name, value in sample.arguments.items() if name not in self.names}
+        leaves, self.spec = tree_flatten(sample.arguments)
+        self.fixed = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
-        return self.function(**dict(zip(self.names, tensors, strict=True)), **self.fixed)
+        leaves = list(self.fixed)
+        for i, tensor in zip(self.places, tensors, strict=True):
+            leaves[i] = tensor
+        return self.function(**tree_unflatten(leaves, self.spec))
 
 
 def tensors_of(sample: Sample) -> tuple[Tensor, ...]:
-    """The arguments of `Call`."""
-    return tuple(value for value in sample.arguments.values() if isinstance(value, Tensor))
+    """The arguments of `Call`: every tensor, also one in a tuple."""
+    return tuple(leaf for leaf in tree_leaves(sample.arguments) if isinstance(leaf, Tensor))
 
 
 def dynamic_shapes(sample: Sample) -> tuple[tuple[dict[int, object], ...]]:
-    """For exporters of a `Call`: N and M of every tensor argument are dynamic, D is fixed."""
-    dims = {SHAPE[0]: torch.export.Dim("n"), SHAPE[1]: torch.export.Dim("m")}
-    return (tuple({i: dims[n] for i, n in enumerate(x.shape) if n in dims} for x in tensors_of(sample)),)
+    """For exporters of a `Call`: N, N + 1 and M of every tensor argument are dynamic, D is fixed."""
+    n, m = torch.export.Dim("n"), torch.export.Dim("m")
+    dims = {SHAPE[0]: n, SHAPE[0] + 1: n + 1, SHAPE[1]: m}
+    return (tuple({i: dims[size] for i, size in enumerate(x.shape) if size in dims} for x in tensors_of(sample)),)

