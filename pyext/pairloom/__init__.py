@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pairloom import export, functional, losses, metrics, miners, mining, reference
     from pairloom._stats import PairStats
     from pairloom.embedding_queue import EmbeddingQueue
+    from pairloom.gallery import Gallery, Int8Gallery
     from pairloom.losses import (
         BatchHardTripletLoss,
         BinomialDevianceLoss,
@@ -68,6 +69,8 @@ _HOME = {
     "DistanceWeightedMiner": "pairloom.miners",
     "EmbeddingQueue": "pairloom.embedding_queue",
     "GISTEmbedLoss": "pairloom.losses",
+    "Gallery": "pairloom.gallery",
+    "Int8Gallery": "pairloom.gallery",
     "GeneralizedLiftedStructureLoss": "pairloom.losses",
     "HCLLoss": "pairloom.losses",
     "InfoNCELoss": "pairloom.losses",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from pairloom._gallery_blocks import block_rows, check_array, topk_in_blocks
 from pairloom._id_lists import IdLists, id_lists, id_lists_in_graph
 from pairloom._progress import progress_bar
 from pairloom._registry import OpRecord, Sample, register
+from pairloom.gallery import SCREENS, Gallery, Int8Gallery
 from pairloom.reference.similarity import compute_dtype, unit_rows
 from pairloom.reference.topk import topk_standard
 from pairloom.similarity import distance_pull, through_unit_rows
@@ -34,17 +35,53 @@ def _topk_script(
     return torch.ops.pairloom.topk(queries, gallery, k, similarity, indptr, indices)
 
 
-@scripted_as(_topk_script)
+class TopkStats(NamedTuple):
+    """What a search did, of `topk` with ``return_stats``."""
+
+    rescored: Tensor
+    """(Q,) int64: gallery rows that were scored in full precision; all of them where nothing was screened, none in an
+    `Int8Gallery`."""
+
+
+@overload
 def topk(
     queries: Tensor,
-    gallery: Tensor | np.ndarray,
+    gallery: Tensor | np.ndarray | Gallery | Int8Gallery,
     k: int,
     *,
     similarity: str = "cosine",
     exclude: Any = None,
+    screen: str | None = None,
     memory_mib: float = 256.0,
     progress: bool = False,
-) -> tuple[Tensor, Tensor]:
+    return_stats: Literal[False] = False,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def topk(
+    queries: Tensor,
+    gallery: Tensor | np.ndarray | Gallery | Int8Gallery,
+    k: int,
+    *,
+    similarity: str = "cosine",
+    exclude: Any = None,
+    screen: str | None = None,
+    memory_mib: float = 256.0,
+    progress: bool = False,
+    return_stats: Literal[True],
+) -> tuple[Tensor, Tensor, TopkStats]: ...
+@scripted_as(_topk_script)
+def topk(
+    queries: Tensor,
+    gallery: Tensor | np.ndarray | Gallery | Int8Gallery,
+    k: int,
+    *,
+    similarity: str = "cosine",
+    exclude: Any = None,
+    screen: str | None = None,
+    memory_mib: float = 256.0,
+    progress: bool = False,
+    return_stats: bool = False,
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, TopkStats]:
     """The k most similar gallery rows of every query, best first; ties go to the lowest index.
 
         indices[q, 0..k) = the first k of sorted(range(M) - exclude[q], key=lambda j: (-s(queries_q, gallery_j), j))
@@ -55,26 +92,32 @@ def topk(
     k others come whenever they exist.
 
     A gallery that is a NumPy array or memory map (``np.load(path, mmap_mode="r")``) is read block by block and may be
-    larger than memory; scores and indices have the same bits as for a tensor. Only in eager mode, without gradients.
+    larger than memory; scores and indices have the same bits as for a tensor. A `Gallery` finds the same bits sooner
+    by screening, an `Int8Gallery` has approximate scores. These three only in eager mode, without gradients.
 
     Args:
         queries: (Q, D) float32, float64, float16 or bfloat16, any strides.
         gallery: (M, D). Dtypes may differ; half inputs are summed in float32. Arrays: float16, float32 or float64.
+            Or a `pairloom.Gallery` or `pairloom.Int8Gallery`, for searches that come again.
         k: results per query, 0 or more; a constant in compiled and exported graphs.
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean", as in `pairwise_similarity`: larger is better.
         exclude: gallery rows that are no answer to a query: integers (Q,), -1 for none; a list with the ids of each
             query; or CSR, a tuple (indptr (Q + 1,), indices). In compiled and exported graphs a tensor (Q,)
             or the tuple, whose ids nobody checks: what is no row excludes nothing. In TorchScript the tuple.
+        screen: "int8" or "bf16": screen a tensor or array as `Gallery` does, with a copy that is made for this call; it
+            pays for some hundred queries.
         memory_mib: MiB of an array that are held at a time.
         progress: show a bar on stderr while an array is read.
+        return_stats: also return `TopkStats`.
 
     Returns:
-        scores (Q, k), float64 if an input is, else float32, differentiable; indices (Q, k) int64.
+        scores (Q, k), float64 if an input is, else float32, differentiable; indices (Q, k) int64. With ``return_stats``
+        (scores, indices, `TopkStats`).
 
     Raises:
         TypeError: embeddings that are not float, k or ids that are not integers.
         ValueError: shapes or devices that do not fit, k below 0, ids that are no row, an unknown word, gradients asked
-            for through an array.
+            for through an array or a gallery, distances of an `Int8Gallery`.
 
     Cost: 2 Q M D flops; O(Q k) bytes beside the inputs, never the Q x M matrix. Backward takes O(Q k D) memory. Under
     `torch.func`, in ONNX and on devices without a kernel: O(Q M), for the Euclidean ones O(Q M D).
@@ -88,22 +131,41 @@ def topk(
         >>> pairloom.topk(torch.tensor([[5.0, 0.0]]), gallery.numpy(), k=2, exclude=[[0]])[1]
         tensor([[2, 1]])
     """
-    if isinstance(gallery, np.ndarray):
-        _check_array(queries, gallery)
-    else:
+    plain = isinstance(gallery, Tensor) and screen is None
+    if isinstance(gallery, Tensor):
         _checks.embeddings("queries", queries, gallery=gallery)
+    if not plain:
+        _check_without_gradients(queries, gallery)
     _checks.count("k", k)
     _checks.choice("similarity", similarity, _checks.SIMILARITIES)
+    if screen is not None:
+        _checks.choice("screen", screen, SCREENS)
+        if isinstance(gallery, (Gallery, Int8Gallery)):
+            raise ValueError(f"screen is {screen!r}, and {gallery!r} was made with its own; pass one of the two")
     _checks.positive_number("memory_mib", memory_mib)
     _checks.flag("progress", progress)
+    _checks.flag("return_stats", return_stats)
     lists = None if exclude is None else _exclusions(exclude, queries, gallery)
-    if not isinstance(gallery, np.ndarray):
-        return search(queries, gallery, k, similarity, lists)
-    with progress_bar(progress, "topk", len(gallery)) as advance:
-        return topk_in_blocks(
-            search, queries, gallery, k, similarity, lists,
-            rows_per_block=block_rows(gallery, memory_mib * 2**20), on_block=advance,
-        )  # fmt: skip
+    rescored: Tensor | None = None
+    if plain:
+        scores, indices = search(queries, gallery, k, similarity, lists)
+    elif isinstance(gallery, Int8Gallery):
+        if similarity not in _checks.LOSS_SIMILARITIES:
+            raise ValueError(f"similarity is {similarity!r}; an Int8Gallery has 'cosine' and 'dot', a Gallery has all")
+        scores, indices = gallery.search(queries.detach(), k, similarity, lists)
+        rescored = indices.new_zeros(indices.shape[0])
+    elif screen is not None or isinstance(gallery, Gallery):
+        screened = gallery if isinstance(gallery, Gallery) else Gallery(gallery, screen=screen, progress=progress)
+        scores, indices, rescored = screened.search(queries.detach(), k, similarity, lists)
+    else:
+        with progress_bar(progress, "topk", len(gallery)) as advance:
+            scores, indices = topk_in_blocks(
+                search, queries, gallery, k, similarity, lists,
+                rows_per_block=block_rows(gallery, memory_mib * 2**20), on_block=advance,
+            )  # fmt: skip
+    if not return_stats:
+        return scores, indices
+    return scores, indices, TopkStats(indices.new_full(indices.shape[:1], len(gallery)) if rescored is None else rescored)
 
 
 def search(queries: Tensor, gallery: Tensor, k: int, similarity: str, exclude: IdLists | None) -> tuple[Tensor, Tensor]:
@@ -115,18 +177,30 @@ def search(queries: Tensor, gallery: Tensor, k: int, similarity: str, exclude: I
     return torch.ops.pairloom.topk(queries, gallery, k, similarity, indptr, indices)
 
 
-def _check_array(queries: Tensor, gallery: np.ndarray) -> None:
+def _check_without_gradients(queries: Tensor, gallery: Any) -> None:
+    """Galleries that are no tensors, or are screened."""
     _checks.embeddings("queries", queries)
-    check_array("gallery", gallery)
+    if isinstance(gallery, np.ndarray):
+        check_array("gallery", gallery)
+    elif not isinstance(gallery, (Tensor, Gallery, Int8Gallery)):
+        raise TypeError(
+            f"gallery is a {type(gallery).__name__}; it must be a tensor, a NumPy array, a Gallery or an Int8Gallery"
+        )
     _checks.same_dimensions("gallery", gallery, "queries", queries)
-    if queries.requires_grad and torch.is_grad_enabled():
+    if not isinstance(gallery, np.ndarray):
+        if queries.device.type != "cpu":
+            raise ValueError(f"queries are on {queries.device}; this gallery is searched on the CPU")
+        if torch.compiler.is_compiling():
+            raise ValueError("gallery is no plain tensor, and compiled graphs know no other; pass gallery.embeddings")
+    wanted = queries.requires_grad or (isinstance(gallery, Tensor) and gallery.requires_grad)
+    if wanted and torch.is_grad_enabled():
         raise ValueError(
-            "queries requires gradients, which a gallery that is an array does not give; pass queries.detach(), or the "
-            "gallery as a tensor"
+            "queries requires gradients, which only a gallery that is a tensor gives, without screen; pass "
+            "queries.detach(), or the gallery as a tensor"
         )
 
 
-def _exclusions(exclude: Any, queries: Tensor, gallery: Tensor | np.ndarray) -> IdLists:
+def _exclusions(exclude: Any, queries: Tensor, gallery: Any) -> IdLists:
     if torch.compiler.is_compiling():
         return id_lists_in_graph("exclude", exclude, queries.shape[0])
     return id_lists("exclude", exclude, queries.shape[0], gallery.shape[0], of="gallery").to(queries.device)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks
+from pairloom._fingerprints import content_fingerprint, matrix_fingerprint
 from pairloom._gallery_blocks import block_rows, rows_of, topk_in_blocks
 from pairloom._id_lists import IdLists, id_lists
 from pairloom._progress import progress_bar
 from pairloom.mining._arguments import check_matrices, checked_checkpoint, checked_rules
-from pairloom.mining._checkpoint import Checkpoint, Mined, ids_fingerprint, matrix_fingerprint
+from pairloom.mining._checkpoint import Checkpoint, Mined
 from pairloom.mining._positives import lowest_scores
 from pairloom.mining._report import MiningReport
 from pairloom.mining._rules import Rules
@@ -185,7 +186,7 @@ def _fingerprint(
         "similarity": similarity,
         "queries": matrix_fingerprint(queries),
         "corpus": matrix_fingerprint(corpus),
-        "positives": f"{len(positives.indices)} ids {ids_fingerprint(*positives)}",
+        "positives": f"{len(positives.indices)} ids {content_fingerprint(*positives)}",
     }
 
 

@@ -1,0 +1,101 @@
+"""Galleries of .npy files and the copies beside them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import pairloom
+from pairloom import gallery as gallery_module
+
+
+@pytest.fixture
+def stored(tmp_path):
+    path = tmp_path / "rows.npy"
+    rows = np.random.default_rng(0).standard_normal((700, 24)).astype(np.float32)
+    np.save(path, rows)
+    return path, torch.from_numpy(rows)
+
+
+def entries(path):
+    return sorted(p.name for p in path.parent.iterdir())
+
+
+@pytest.mark.parametrize("screen", ["int8", "bf16", None])
+def test_open_equals_memory(stored, screen, monkeypatch):
+    path, rows = stored
+    monkeypatch.setattr(gallery_module, "BLOCK_BYTES", 5000)  # some dozen blocks
+    queries = rows[:5] + 0.01
+    expected = pairloom.topk(queries, rows, 4, similarity="euclidean")
+    for _ in range(2):  # made, then found
+        found = pairloom.topk(queries, pairloom.Gallery.open(path, screen=screen), 4, similarity="euclidean")
+        assert torch.equal(found[0], expected[0])
+        assert torch.equal(found[1], expected[1])
+    assert entries(path) == (["rows.npy"] if screen is None else ["rows.npy", f"rows.npy.{screen}"])
+
+
+def test_the_copy_is_made_once_and_again_for_other_rows(stored, monkeypatch):
+    path, rows = stored
+    pairloom.Gallery.open(path)
+    made = []
+    code = gallery_module._coded
+    monkeypatch.setattr(gallery_module, "_coded", lambda *arguments: made.append(1) or code(*arguments))
+    pairloom.Gallery.open(path)
+    assert not made
+    np.save(path, rows.numpy() * 2)
+    gallery = pairloom.Gallery.open(path)
+    assert made == [1]
+    assert torch.equal(pairloom.topk(rows[:3], gallery, 2)[1], pairloom.topk(rows[:3], 2 * rows, 2)[1])
+    about = path.with_name("rows.npy.int8") / "about.json"
+    for broken in ("{", "[]", json.dumps({"format": 0})):
+        about.write_text(broken)
+        pairloom.Gallery.open(path)
+    assert made == [1] * 4
+
+
+def test_interrupted_while_the_copy_is_made(stored, monkeypatch):
+    path, rows = stored
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gallery_module, "_coded", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pairloom.Gallery.open(path)
+    assert entries(path) == ["rows.npy"]
+    assert torch.equal(pairloom.topk(rows[:3], pairloom.Gallery.open(path), 1)[1].flatten(), torch.arange(3))
+
+
+def test_empty_files(tmp_path):
+    path = tmp_path / "none.npy"
+    np.save(path, np.zeros((0, 4), np.float32))
+    assert pairloom.topk(torch.ones(2, 4), pairloom.Gallery.open(path), 1)[1].tolist() == [[-1], [-1]]
+
+
+def test_no_matrix(tmp_path):
+    np.save(tmp_path / "whole.npy", np.zeros((3, 4), np.int64))
+    with pytest.raises(TypeError, match="int64"):
+        pairloom.Gallery.open(tmp_path / "whole.npy")
+    np.save(tmp_path / "flat.npy", np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="2-D"):
+        pairloom.Gallery.open(tmp_path / "flat.npy")
+    (tmp_path / "text.npy").write_text("no array")
+    with pytest.raises(ValueError, match=r"text\.npy"):
+        pairloom.Gallery.open(tmp_path / "text.npy")
+    np.savez(tmp_path / "several.npz", a=np.zeros(3))
+    with pytest.raises(ValueError, match="several arrays"):
+        pairloom.Gallery.open(tmp_path / "several.npz")
+    with pytest.raises(FileNotFoundError):
+        pairloom.Gallery.open(tmp_path / "missing.npy")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["flat.npy", "several.npz", "text.npy", "whole.npy"]
+
+
+def test_memory_maps_of_the_user(stored):
+    path, rows = stored
+    mapped = np.load(path, mmap_mode="r")
+    for array in (mapped, mapped[::2], mapped[:, ::2], mapped[::-1], mapped.astype(">f4"), mapped.T):
+        expected = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+        found = pairloom.topk(expected[:3], pairloom.Gallery(array), 2)
+        assert torch.equal(found[1], pairloom.topk(expected[:3], expected, 2)[1])
