@@ -93,6 +93,29 @@ def test_rows_with_equal_codes(similarity, level):
             assert torch.equal(pairloom.topk(query, rows, 7, similarity="dot", screen="int8")[1][0], shifts.topk(7)[1])
 
 
+@pytest.mark.parametrize("level", isa_levels())
+def test_the_best_rows_look_worst(level):
+    """Rows whose residuals all lie against the query, and better ones, along it, that are estimated nearly two bounds lower."""
+    generator = torch.Generator().manual_seed(0)
+    sign = torch.randn(65, generator=generator).sign()
+    sign[0] = 1.0
+    codes = torch.randint(-90, 91, (65,), generator=generator).float()
+    codes[0] = 127.0
+    along = sign.clone()
+    along[0] = 0
+    lower = along * (torch.arange(65) <= 62)  # estimates fall by 62; the bounds of both are 2 x 0.49 x sqrt(65 x 64) > 63
+    good, better, worse = codes - 0.49 * along, codes - lower + 0.49 * along, codes - 3 * along
+    rows = torch.cat([good.repeat(300, 1), better.repeat(5, 1), worse.repeat(3000, 1)])
+    rows = rows[torch.randperm(len(rows), generator=generator)]
+    query = sign.repeat(12, 1)
+    best = pairloom.topk(query.double(), rows.double(), 5, similarity="dot")[1]
+    with using_isa(level):
+        assert assert_equal_bits(query, rows, 5).eq(305).all()  # all that are good or better
+        found = pairloom.topk(query, rows, 5, similarity="dot", screen="int8")[1]
+    assert torch.equal(found.sort(dim=1)[0], best.sort(dim=1)[0])
+    assert (rows[found[0]] == better).all()
+
+
 @pytest.mark.parametrize("screen", SCREENS)
 def test_estimates_in_the_wrong_order(screen):
     """Rows with the worst residuals against and along the query among random ones: the true best has a poor estimate."""
