@@ -38,7 +38,7 @@ test-all: build
 	$(PY) -m pytest -n $(TEST_JOBS) -m "" $(PYTEST_ARGS)
 
 bench: build $(STAMPS)/bench
-	$(PY) -m benchmarks $(BENCH_ARGS)
+	env -u OPENBLAS_CORETYPE $(PY) -m benchmarks $(BENCH_ARGS)
 
 lint: build
 	$(PY) tools/lint.py

@@ -165,7 +165,7 @@ class Topk {
     for (int64_t first = 0; first < call_.queries.rows; first += chunk_) {
       const int64_t count = std::min(chunk_, call_.queries.rows - first);
       if (k_ > 0) search(first, count);
-      parallel_for(pool_, count, [&](int64_t begin, int64_t end) {
+      spread(count, k_, [&](int64_t begin, int64_t end) {
         Buffer<Candidate<T>> sorted(k_);
         for (int64_t q = begin; q < end; ++q) write(first + q, q, sorted.get());
       });
@@ -189,12 +189,22 @@ class Topk {
     return std::clamp<int64_t>((int64_t{32} << 20) / per_query, 1, std::clamp<int64_t>(call_.queries.rows, 1, 4096));
   }
 
+  // f(begin, end) over queries that take so many steps each; here, if that is not worth waking threads.
+  template <class F>
+  void spread(int64_t count, int64_t steps, const F& f) const {
+    if (count * steps < int64_t{1} << 14) {
+      f(0, count);
+    } else {
+      parallel_for(pool_, count, f);
+    }
+  }
+
   const int64_t* excluded(int64_t query) const {
     return call_.exclude_indptr == nullptr ? nullptr : call_.exclude_indices + call_.exclude_indptr[query];
   }
 
   void search(int64_t first, int64_t count) {
-    parallel_for(pool_, count, [&](int64_t begin, int64_t end) {
+    spread(count, dim_, [&](int64_t begin, int64_t end) {
       for (int64_t q = begin; q < end; ++q) {
         load_row(call_.queries, first + q, normalizes(call_.similarity), queries_.get() + q * stride_, stride_);
         for (int64_t part = 0; part < parts_; ++part) {
