@@ -28,7 +28,7 @@ def missing() -> str | None:
 
 def ours(x: Tensor, labels: Tensor) -> Tensor:
     function: Any = pairloom.functional
-    return function.triplet_margin(F.normalize(x), labels, margin=MARGIN, triplets="semihard")
+    return function.triplet_margin(x, labels, margin=MARGIN, triplets="semihard")
 
 
 def positive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,8 +30,8 @@ PAIRLOOM_DECLARE_LEVEL(amx)
 namespace {
 
 #ifdef PAIRLOOM_HAVE_AMX
-// Whether the processor multiplies tiles of bfloat16 and of int8, the system saves tile registers, and lets this process use them: Linux wants
-// to be asked, because a thread's saved state grows by 8 KiB.
+// Whether the processor multiplies tiles of bfloat16 and of int8, the system saves tile registers, and lets this process use them: Linux
+// wants to be asked, because a thread's saved state grows by 8 KiB.
 bool may_use_matrix_unit() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   unsigned a, b, c, d;

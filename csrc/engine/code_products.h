@@ -157,11 +157,11 @@ struct TileProducts {
     constexpr int64_t kStep = kCodeStride<Code>;  // codes of a tile's row
     constexpr int64_t kStepSize = kStep / Packing::kTogether * kPanelQueries;
     const int64_t stride_bytes = stride * static_cast<int64_t>(sizeof(Code));
-#define PAIRLOOM_TILE_PRODUCT(c, a, b)              \
-  if constexpr (sizeof(Code) == 1) {                \
-    _tile_dpbsud(c, a, b);                          \
-  } else {                                          \
-    _tile_dpbf16ps(c, a, b);                        \
+#define PAIRLOOM_TILE_PRODUCT(c, a, b) \
+  if constexpr (sizeof(Code) == 1) {   \
+    _tile_dpbsud(c, a, b);             \
+  } else {                             \
+    _tile_dpbf16ps(c, a, b);           \
   }
     constexpr int64_t kRowBytes = kPanelQueries * static_cast<int64_t>(sizeof(int32_t));
     const int64_t c_bytes = c_stride * static_cast<int64_t>(sizeof(int32_t));

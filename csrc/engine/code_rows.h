@@ -1,5 +1,5 @@
-// Rows in few bits, and what is certain about the error: x = scale * codes + r with |r| <= residual. int8 with one symmetric scale a row, or
-// bfloat16 with scale 1.
+// Rows in few bits, and what is certain about the error: x = scale * codes + r with |r| <= residual. int8 with one symmetric scale a row,
+// or bfloat16 with scale 1.
 //
 // A row whose norm is not below 1e18 (infinity and NaN too) has no codes and an infinite residual: nothing is certain about it.
 #pragma once

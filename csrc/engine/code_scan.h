@@ -1,5 +1,5 @@
-// The loops of a search in coded rows (engine/code_products.h): queries are coded in panels, blocks of the gallery are multiplied with groups
-// of panels while both are in cache, and what becomes of the products is said by the class that derives from this one:
+// The loops of a search in coded rows (engine/code_products.h): queries are coded in panels, blocks of the gallery are multiplied with
+// groups of panels while both are in cache, and what becomes of the products is said by the class that derives from this one:
 //
 //   prepare(q, coded, panel, lane)            query q of the chunk is loaded and coded; -1: the lane has none
 //   RowNumbers numbers_of_row(index)          what it needs of a gallery row
@@ -86,8 +86,8 @@ class CodeScan {
   const int64_t depth_;   // of the codes, padded
   const int64_t stride_;  // of a loaded row
   const int64_t blocks_;
-  const int64_t parts_;  // of the gallery, where the queries are too few to share out
-  const int64_t chunk_;  // of queries
+  const int64_t parts_;      // of the gallery, where the queries are too few to share out
+  const int64_t chunk_;      // of queries
   int64_t first_query_ = 0;  // of the chunk at work
   Buffer<T> queries_;
   Buffer<int32_t> panels_;
@@ -127,9 +127,8 @@ class CodeScan {
         }
       });
     } else {
-      parallel_for(pool_, (count + kGroup - 1) / kGroup, [&](int64_t begin, int64_t end) {
-        scan(search, begin * kGroup, std::min(end * kGroup, count), 0, blocks_, 0);
-      });
+      parallel_for(pool_, (count + kGroup - 1) / kGroup,
+                   [&](int64_t begin, int64_t end) { scan(search, begin * kGroup, std::min(end * kGroup, count), 0, blocks_, 0); });
     }
   }
 
@@ -147,8 +146,8 @@ class CodeScan {
         for (int64_t r = 0; r < kBlockRows; ++r) {
           std::fill(block.products.get() + r * kGroup, block.products.get() + r * kGroup + panels * kPanelQueries, block.begin[r]);
         }
-        Products::multiply(session, codes, depth_, (count + kCodeRows - 1) / kCodeRows * kCodeRows, panels_.get() + p * panel_size(), panels,
-                           depth_, block.products.get(), kGroup);
+        Products::multiply(session, codes, depth_, (count + kCodeRows - 1) / kCodeRows * kCodeRows, panels_.get() + p * panel_size(),
+                           panels, depth_, block.products.get(), kGroup);
         for (int64_t i = 0; i < panels; ++i) search.take(block, first, count, i, p + i, thread, part);
       }
     }

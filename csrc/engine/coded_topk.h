@@ -1,6 +1,6 @@
-// Top-k in a gallery that exists as int8 only: s = p (scale_a scale_b), with p the exact product of the codes of query and row in int32. The
-// order is total, as in engine/topk.h. Queries are coded by the same rule. Rows and queries that have no codes (NaN, norms from 1e18 on)
-// are never returned.
+// Top-k in a gallery that exists as int8 only: s = p (scale_a scale_b), with p the exact product of the codes of query and row in int32.
+// The order is total, as in engine/topk.h. Queries are coded by the same rule. Rows and queries that have no codes (NaN, norms from 1e18
+// on) are never returned.
 #pragma once
 
 #include "engine/code_scan.h"
@@ -11,12 +11,14 @@ template <class Products>
 class CodedTopk : CodeScan<float, Products, CodedTopk<Products>> {
   using Scan = CodeScan<float, Products, CodedTopk>;
   friend Scan;
+  using Scan::topk_, Scan::m_, Scan::k_, Scan::parts_, Scan::chunk_, Scan::kGroup, Scan::record, Scan::in_panels, Scan::excludes,
+      Scan::first_query_;
   using typename Scan::Block, typename Scan::Packing;
-  using Scan::topk_, Scan::m_, Scan::k_, Scan::parts_, Scan::chunk_, Scan::kGroup, Scan::record, Scan::in_panels, Scan::excludes, Scan::first_query_;
 
  public:
   CodedTopk(const CodedTopkCall& call, const Parallel& pool)
-      : Scan(call.topk, call.codes, call.topk.gallery.rows, capacity(call.topk) * static_cast<int64_t>(sizeof(float) + sizeof(int64_t)), pool),
+      : Scan(call.topk, call.codes, call.topk.gallery.rows, capacity(call.topk) * static_cast<int64_t>(sizeof(float) + sizeof(int64_t)),
+             pool),
         capacity_(capacity(topk_)),
         scales_(in_panels(chunk_) * kPanelQueries),
         scores_(parts_ * chunk_ * capacity_),
@@ -46,8 +48,8 @@ class CodedTopk : CodeScan<float, Products, CodedTopk<Products>> {
     scales_[p * kPanelQueries + lane] = q >= 0 ? scale_or_nan(a.scale, a.residual) : std::numeric_limits<float>::quiet_NaN();
     for (int64_t part = 0; q >= 0 && part < parts_; ++part) {
       const int64_t at = part * chunk_ + q;
-      selections_[at] = {scores_.get() + at * capacity_, indices_.get() + at * capacity_, 0, -std::numeric_limits<float>::infinity(), nullptr,
-                         nullptr};
+      selections_[at] = {
+          scores_.get() + at * capacity_, indices_.get() + at * capacity_, 0, -std::numeric_limits<float>::infinity(), nullptr, nullptr};
     }
   }
 

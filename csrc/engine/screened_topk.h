@@ -1,11 +1,11 @@
-// Top-k that scores a copy of the gallery in few bits first and exactly only those rows that can still be among the k best. Ids and scores are
-// bit for bit those of engine/topk.h.
+// Top-k that scores a copy of the gallery in few bits first and exactly only those rows that can still be among the k best. Ids and scores
+// are bit for bit those of engine/topk.h.
 //
 //   row b = scale_b codes_b + r_b, query a likewise; s = a . b;  estimate = scale_a scale_b (codes_a . codes_b)
 //   |s - estimate| <= |scale_a codes_a| |r_b| + |r_a| |b|,   and what float32 rounds in the exact kernel: (D + ..) 2^-24 |a| |b|
 //
 // So every score lies in [low, high]. With t the k-th largest low, k rows score t or more: a row with high < t is out, all others are
-// scored by the exact kernel's own arithmetic. docs/decisions/0014 has the proof, with the other similarities and all roundings.
+// scored by the exact kernel's own arithmetic. docs/decisions/0016 has the proof, with the other similarities and all roundings.
 //
 // Rows and queries of which nothing is certain (NaN, norms from 1e18 on) have the bounds -infinity and infinity. A query that keeps
 // too many rows (all scores tie, say) is given to engine/topk.h.
@@ -41,9 +41,9 @@ template <class T, class Products>
 class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
   using Scan = CodeScan<T, Products, ScreenedTopk>;
   friend Scan;
-  using typename Scan::Block, typename Scan::Packing, typename Scan::Stored;
   using Scan::topk_, Scan::pool_, Scan::m_, Scan::k_, Scan::stride_, Scan::parts_, Scan::chunk_, Scan::queries_, Scan::kGroup, Scan::record,
       Scan::in_panels, Scan::excludes, Scan::first_query_;
+  using typename Scan::Block, typename Scan::Packing, typename Scan::Stored;
 
  public:
   ScreenedTopk(const ScreenedTopkCall& call, const Parallel& pool)
@@ -180,12 +180,10 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
   }
 
   // Returns the lane's threshold from now on.
-  float offer(Kept& kept, int64_t index, double product, const RowBounds& row, const PanelBounds& bounds,
-              int64_t lane) const {
+  float offer(Kept& kept, int64_t index, double product, const RowBounds& row, const PanelBounds& bounds, int64_t lane) const {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const auto wide = [](float x) { return static_cast<double>(x); };
-    const double estimate =
-        product * (wide(bounds.scale[lane]) * wide(row.scale)) + wide(bounds.offset[lane]) + wide(row.offset);
+    const double estimate = product * (wide(bounds.scale[lane]) * wide(row.scale)) + wide(bounds.offset[lane]) + wide(row.offset);
     const double error = wide(bounds.reach[lane]) * wide(row.residual) + wide(bounds.error[lane]) * wide(row.norm) +
                          wide(bounds.slack[lane]) + wide(row.slack);
     const bool certain = error < infinity && estimate - estimate == 0;

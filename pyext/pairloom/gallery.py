@@ -40,12 +40,13 @@ class Codes(NamedTuple):
 class Gallery:
     r"""Embeddings to search, with a copy in few bits that finds the exact answers sooner.
 
-        x = scale * codes + residual;    |s(a, b) - estimate| <= |scale_a codes_a| |residual_b| + |residual_a| |b| + roundings
+        x = scale * codes + residual
+        |s(a, b) - estimate| <= |scale_a codes_a| |residual_b| + |residual_a| |b| + roundings
 
     `topk` scores the codes, keeps the rows whose bound reaches the k-th best, and scores those in full precision with
     the arithmetic of the kernel. Ids and scores are bit for bit those without a copy, for every input: rows with NaN or
     of norm 1e18 and more are always scored in full, and a query that keeps too many rows (all scores tie, say) is
-    given to the kernel. The proof stands in docs/decisions/0015-screening.md.
+    given to the kernel. The proof stands in docs/decisions/0016-screening.md.
 
     Args:
         embeddings: (M, D) float tensor on the CPU, or a NumPy array or memory map of float16, float32 or float64,
@@ -111,8 +112,10 @@ class Gallery:
             ...     path = pathlib.Path(folder) / "gallery.npy"
             ...     np.save(path, np.eye(4, 8, dtype=np.float32))
             ...     gallery = pairloom.Gallery.open(path)
-            ...     pairloom.topk(torch.eye(1, 8), gallery, k=2)[1].tolist(), sorted(p.name for p in path.parent.iterdir())
-            ([[0, 1]], ['gallery.npy', 'gallery.npy.int8'])
+            ...     pairloom.topk(torch.eye(1, 8), gallery, k=2)[1].tolist()
+            ...     sorted(entry.name for entry in path.parent.iterdir())
+            [[0, 1]]
+            ['gallery.npy', 'gallery.npy.int8']
         """
         path = Path(path)
         try:
@@ -275,7 +278,10 @@ def _mapped(folder: Path, rows: Tensor, screen: str, mode: str) -> Codes:
     """Files of a folder as codes, bfloat16 as the integers it is made of."""
     made = torch.ops.pairloom.code_rows(rows[:0], screen)[0]
     dtype = np.int8 if screen == "int8" else np.int16
-    shapes = {"codes.npy": (dtype, (rows.shape[0], made.shape[1])), "records.npy": (np.float32, (RECORDS, rows.shape[0]))}
+    shapes = {
+        "codes.npy": (dtype, (rows.shape[0], made.shape[1])),
+        "records.npy": (np.float32, (RECORDS, rows.shape[0])),
+    }
     if mode == "r":
         arrays = [np.load(folder / name, mmap_mode="r") for name in shapes]
     else:

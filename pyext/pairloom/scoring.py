@@ -131,10 +131,9 @@ def topk(
         >>> pairloom.topk(torch.tensor([[5.0, 0.0]]), gallery.numpy(), k=2, exclude=[[0]])[1]
         tensor([[2, 1]])
     """
-    plain = isinstance(gallery, Tensor) and screen is None
     if isinstance(gallery, Tensor):
         _checks.embeddings("queries", queries, gallery=gallery)
-    if not plain:
+    if not isinstance(gallery, Tensor) or screen is not None:
         _check_without_gradients(queries, gallery)
     _checks.count("k", k)
     _checks.choice("similarity", similarity, _checks.SIMILARITIES)
@@ -147,7 +146,7 @@ def topk(
     _checks.flag("return_stats", return_stats)
     lists = None if exclude is None else _exclusions(exclude, queries, gallery)
     rescored: Tensor | None = None
-    if plain:
+    if isinstance(gallery, Tensor) and screen is None:
         scores, indices = search(queries, gallery, k, similarity, lists)
     elif isinstance(gallery, Int8Gallery):
         if similarity not in _checks.LOSS_SIMILARITIES:
@@ -165,7 +164,11 @@ def topk(
             )  # fmt: skip
     if not return_stats:
         return scores, indices
-    return scores, indices, TopkStats(indices.new_full(indices.shape[:1], len(gallery)) if rescored is None else rescored)
+    return (
+        scores,
+        indices,
+        TopkStats(indices.new_full(indices.shape[:1], len(gallery)) if rescored is None else rescored),
+    )
 
 
 def search(queries: Tensor, gallery: Tensor, k: int, similarity: str, exclude: IdLists | None) -> tuple[Tensor, Tensor]:

@@ -93,7 +93,7 @@ def test_no_matrix(tmp_path):
 
 
 def test_memory_maps_of_the_user(stored):
-    path, rows = stored
+    path, _ = stored
     mapped = np.load(path, mmap_mode="r")
     for array in (mapped, mapped[::2], mapped[:, ::2], mapped[::-1], mapped.astype(">f4"), mapped.T):
         expected = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))

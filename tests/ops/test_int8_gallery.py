@@ -45,9 +45,7 @@ def test_equals_sorting(sizes, similarity, level):
     expected = by_sorting(queries, rows, k, similarity, exclude)
     for threads in (1, 3):
         with using_isa(level), using_threads(threads):
-            scores, ids = pairloom.topk(
-                queries, pairloom.Int8Gallery(rows), k, similarity=similarity, exclude=exclude
-            )
+            scores, ids = pairloom.topk(queries, pairloom.Int8Gallery(rows), k, similarity=similarity, exclude=exclude)
         if similarity == "dot":  # the norms of queries may differ by a rounding between torch and the kernel
             assert torch.equal(scores, expected[0])
             assert torch.equal(ids, expected[1])
@@ -81,14 +79,14 @@ def test_close_to_the_exact_scores():
 def test_rows_without_codes_are_never_returned():
     rows = torch.eye(5, 6)
     rows[0, 0], rows[1, 1], rows[2, 2] = torch.nan, torch.inf, 1e20
-    scores, ids = pairloom.topk(torch.ones(1, 6), pairloom.Int8Gallery(rows), 5, similarity="dot")
+    _, ids = pairloom.topk(torch.ones(1, 6), pairloom.Int8Gallery(rows), 5, similarity="dot")
     assert ids.tolist() == [[3, 4, -1, -1, -1]]
     assert pairloom.topk(torch.full((1, 6), torch.nan), pairloom.Int8Gallery(rows), 2)[1].tolist() == [[-1, -1]]
 
 
 @pytest.mark.parametrize("m", [0, 1])
 def test_small_and_empty(m):
-    scores, ids = pairloom.topk(torch.ones(2, 3), pairloom.Int8Gallery(torch.ones(m, 3)), 2)
+    _, ids = pairloom.topk(torch.ones(2, 3), pairloom.Int8Gallery(torch.ones(m, 3)), 2)
     assert ids.tolist() == [[0, -1] if m else [-1, -1]] * 2
     assert pairloom.topk(torch.ones(0, 3), pairloom.Int8Gallery(torch.ones(m, 3)), 2)[1].shape == (0, 2)
     assert pairloom.topk(torch.ones(2, 3), pairloom.Int8Gallery(torch.ones(m, 3)), 0)[1].shape == (2, 0)

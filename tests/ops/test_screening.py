@@ -16,9 +16,7 @@ def assert_equal_bits(queries, rows, k, *, screen="int8", similarity="dot", excl
     """Returns how many rows were scored in full."""
     expected = pairloom.topk(queries, rows, k, similarity=similarity, exclude=exclude)
     gallery = pairloom.Gallery(rows, screen=screen)
-    scores, ids, stats = pairloom.topk(
-        queries, gallery, k, similarity=similarity, exclude=exclude, return_stats=True
-    )
+    scores, ids, stats = pairloom.topk(queries, gallery, k, similarity=similarity, exclude=exclude, return_stats=True)
     assert torch.equal(ids, expected[1])
     assert torch.equal(scores, expected[0])
     assert stats.rescored.shape == (len(queries),)
@@ -70,7 +68,7 @@ def test_equals_the_kernel(sizes, k, kind, similarity, screen, dtype, level, thr
 
 
 def same_codes(count, dim, seed=0):
-    """A query and rows that all have the codes of one row: residuals along the query decide, as far off as they can be."""
+    """A query and rows that all have the codes of one row: what is left along the query decides."""
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(dim, generator=generator).sign()
     codes = torch.randint(-100, 101, (dim,), generator=generator).float()
@@ -95,7 +93,7 @@ def test_rows_with_equal_codes(similarity, level):
 
 @pytest.mark.parametrize("level", isa_levels())
 def test_the_best_rows_look_worst(level):
-    """Rows whose residuals all lie against the query, and better ones, along it, that are estimated nearly two bounds lower."""
+    """Residuals against the query, beside better rows with residuals along it, estimated nearly two bounds lower."""
     generator = torch.Generator().manual_seed(0)
     sign = torch.randn(65, generator=generator).sign()
     sign[0] = 1.0
@@ -103,7 +101,9 @@ def test_the_best_rows_look_worst(level):
     codes[0] = 127.0
     along = sign.clone()
     along[0] = 0
-    lower = along * (torch.arange(65) <= 62)  # estimates fall by 62; the bounds of both are 2 x 0.49 x sqrt(65 x 64) > 63
+    lower = along * (
+        torch.arange(65) <= 62
+    )  # estimates fall by 62; the bounds of both are 2 x 0.49 x sqrt(65 x 64) > 63
     good, better, worse = codes - 0.49 * along, codes - lower + 0.49 * along, codes - 3 * along
     rows = torch.cat([good.repeat(300, 1), better.repeat(5, 1), worse.repeat(3000, 1)])
     rows = rows[torch.randperm(len(rows), generator=generator)]
@@ -118,7 +118,7 @@ def test_the_best_rows_look_worst(level):
 
 @pytest.mark.parametrize("screen", SCREENS)
 def test_estimates_in_the_wrong_order(screen):
-    """Rows with the worst residuals against and along the query among random ones: the true best has a poor estimate."""
+    """Random rows with the worst residuals, against the query and along it: the best have poor estimates."""
     torch.manual_seed(0)
     rows, query = torch.randn(2000, 32), torch.randn(1, 32)
     codes, records = torch.ops.pairloom.code_rows(rows, screen)
@@ -159,7 +159,7 @@ def test_few_rows_are_scored_in_full():
     for similarity in SIMILARITIES:
         int8 = assert_equal_bits(queries, rows, 10, similarity=similarity)
         bf16 = assert_equal_bits(queries, rows, 10, similarity=similarity, screen="bf16")
-        assert 10 <= int8.min()
+        assert int8.min() >= 10
         assert int8.float().mean() < 400
         assert bf16.float().mean() < 60
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+
 @dataclass
 class Mined:
     """Negatives of the queries that are done."""
