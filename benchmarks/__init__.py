@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchmarks.family import Family
 
-NAMES = ("info_nce", "clip", "nt_xent", "sup_con", "multi_similarity", "triplet", "sparse", "products", "topk")
+NAMES = (
+    "info_nce",
+    "clip",
+    "nt_xent",
+    "sup_con",
+    "multi_similarity",
+    "triplet",
+    "sparse",
+    "products",
+    "topk",
+    "screening",
+)
 
 
 def family_of(name: str) -> Family:

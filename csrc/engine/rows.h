@@ -37,14 +37,15 @@ inline float from_bfloat(uint16_t bits) {
   return value;
 }
 
+// Row `row` of m as T. Brings nearer what is read two calls later: row `later`.
 template <class T>
-void copy_row(const Matrix& m, int64_t row, T* out) {
+void copy_row(const Matrix& m, int64_t row, T* out, int64_t later) {
   const auto copy = [&](auto* base, auto convert) {
     const auto* source = base + row * m.row_stride;
     if (m.column_stride == 1) {
-      // Rows are read once and in order, but each may begin a new page: ask for the one after the next.
+      // Each row may begin a new page, which no prefetcher of the processor foresees.
       constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof *source);
-      for (int64_t k = 0; k < m.dim; k += kLine) __builtin_prefetch(source + 2 * m.row_stride + k);
+      for (int64_t k = 0; k < m.dim; k += kLine) __builtin_prefetch(base + later * m.row_stride + k);
       for (int64_t k = 0; k < m.dim; ++k) out[k] = static_cast<T>(convert(source[k]));
     } else {
       for (int64_t k = 0; k < m.dim; ++k) out[k] = static_cast<T>(convert(source[k * m.column_stride]));
@@ -61,6 +62,12 @@ void copy_row(const Matrix& m, int64_t row, T* out) {
     case DType::bf16:
       return copy(static_cast<const uint16_t*>(m.data), from_bfloat);
   }
+}
+
+// The same for rows that are read in order.
+template <class T>
+void copy_row(const Matrix& m, int64_t row, T* out) {
+  copy_row(m, row, out, row + 2);
 }
 
 // In double, in an order that keeps eight sums in flight.

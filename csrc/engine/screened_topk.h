@@ -245,9 +245,13 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
     for (int64_t i = 0; i < kept.count; i += kPanel<T>) {
       const int64_t count = std::min(kPanel<T>, kept.count - i);
       for (int64_t j = 0; j < count; ++j) {
-        load_row(topk_.gallery, kept.items[i + j].index, normalizes(topk_.similarity), exact.rows.get() + j * stride_, stride_);
+        const int64_t later = kept.items[i + std::min(j + 2, count - 1)].index;
+        copy_row(topk_.gallery, kept.items[i + j].index, exact.rows.get() + j * stride_, later);
       }
-      pack_panel(RowsOf<T>{exact.rows.get(), stride_}, count, topk_.gallery.dim, static_cast<const T*>(nullptr), exact.panel.get());
+      const RowsOf<T> rows{exact.rows.get(), stride_};
+      T factors[kPanel<T>];
+      row_factors(rows, count, topk_.gallery.dim, normalizes(topk_.similarity), factors);
+      pack_panel(rows, count, topk_.gallery.dim, factors, exact.panel.get());
       similarity_block(topk_.similarity, queries_.get() + q * stride_, stride_, 1, exact.panel.get(), topk_.gallery.dim, 1,
                        exact.scores.get(), kPanel<T>);
       for (int64_t j = 0; j < count; ++j) {  // neither NaN nor -infinity

@@ -180,6 +180,17 @@ def choice(name: str, value: str, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
 
 
+def row_mask(name: str, mask: Tensor, of: str, rows: Tensor) -> None:
+    """(rows,) bool."""
+    _tensor(name, mask)
+    if mask.dtype != torch.bool or mask.shape != rows.shape[:1]:
+        raise ValueError(
+            f"{name} is {_short(mask.dtype)} {_shape(mask)}; it must be bool ({rows.shape[0]},), one entry for each row "
+            f"of {of}"
+        )
+    same_device(name, mask, of, rows)
+
+
 def positive_number(name: str, value: float) -> None:
     """A finite number above 0."""
     _number(name, value)

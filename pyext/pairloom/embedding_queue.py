@@ -23,6 +23,7 @@ class EmbeddingQueue(nn.Module):
         size: number of slots, at least 1.
         dim: D of the embeddings.
         with_labels: whether every embedding has a label; otherwise labels are 0 in filled slots.
+        with_ids: whether every embedding also has the id of its sample: the buffer ``ids``, -1 in empty slots.
         ignore_index: label of empty slots.
         dtype: of the embeddings as they are kept; default: torch's.
 
@@ -48,6 +49,8 @@ class EmbeddingQueue(nn.Module):
     """(size, dim); zeros where nothing is."""
     labels: Tensor
     """(size,) int64; ``ignore_index`` where nothing is."""
+    ids: Tensor | None
+    """(size,) int64, -1 where nothing is; None without ids."""
     enqueued: Tensor
     """0-d int64: how many embeddings were ever enqueued. The next one goes into slot ``enqueued % size``."""
 
@@ -57,6 +60,7 @@ class EmbeddingQueue(nn.Module):
         dim: int,
         *,
         with_labels: bool = True,
+        with_ids: bool = False,
         ignore_index: int = -100,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -66,33 +70,59 @@ class EmbeddingQueue(nn.Module):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be 1 or more")
         _checks.flag("with_labels", with_labels)
+        _checks.flag("with_ids", with_ids)
         _checks.label_value("ignore_index", ignore_index)
         if ignore_index is None:
             raise ValueError("ignore_index is None; empty slots need a label that losses leave out")
-        self.size, self.dim, self.with_labels, self.ignore_index = size, dim, with_labels, ignore_index
+        self.size, self.dim, self.with_labels, self.with_ids = size, dim, with_labels, with_ids
+        self.ignore_index = ignore_index
         self.register_buffer("embeddings", torch.zeros(size, dim, dtype=dtype))
         self.register_buffer("labels", torch.full((size,), ignore_index, dtype=torch.int64))
+        self.register_buffer("ids", torch.full((size,), -1, dtype=torch.int64) if with_ids else None)
         self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def enqueue(self, embeddings: Tensor, labels: Tensor | None = None) -> None:
-        """Put (B, dim) embeddings in, and their (B,) labels or ids; of more than ``size`` only the last stay."""
+    def enqueue(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        ids: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Put (B, dim) embeddings in, and their (B,) labels and ids; of more than ``size`` only the last stay.
+
+        Only those rows that a (B,) bool ``mask`` marks, if there is one.
+        """
         _checks.embeddings("embeddings", embeddings)
         if embeddings.shape[1] != self.dim:
             raise ValueError(f"embeddings has shape {tuple(embeddings.shape)}; its second size must be {self.dim}")
-        if self.with_labels != (labels is not None):
-            needed = "a label for each embedding" if self.with_labels else "no labels"
-            raise ValueError(f"labels is {'None' if labels is None else 'given'}; this queue takes {needed}")
+        named = [(self.labels, self._numbers("labels", labels, embeddings, self.with_labels))]
+        given_ids = self._numbers("ids", ids, embeddings, self.with_ids)
+        if self.ids is not None:
+            named.append((self.ids, given_ids))
+        if mask is not None:
+            _checks.row_mask("mask", mask, "embeddings", embeddings)
+            embeddings = embeddings[mask]
+            named = [(buffer, numbers[mask]) for buffer, numbers in named]
         count = embeddings.shape[0]
-        if labels is None:
-            labels = torch.zeros(count, dtype=torch.int64, device=embeddings.device)
-        _checks.labels("labels", labels, "embeddings", embeddings)
         kept = min(count, self.size)
         first = self.enqueued + (count - kept)
         slots = (first + torch.arange(kept, device=self.enqueued.device)) % self.size
         self.embeddings[slots] = embeddings[count - kept :].to(self.embeddings)
-        self.labels[slots] = labels[count - kept :].to(self.labels)
+        for buffer, numbers in named:
+            buffer[slots] = numbers[count - kept :].to(buffer)
         self.enqueued += count
+
+    @staticmethod
+    def _numbers(name: str, given: Tensor | None, embeddings: Tensor, wanted: bool) -> Tensor:
+        """Labels or ids of a batch, as checked; zeros where the queue takes none."""
+        if wanted != (given is not None):
+            needed = f"{name} of all embeddings" if wanted else f"no {name}"
+            raise ValueError(f"{name} is {'None' if given is None else 'given'}; this queue takes {needed}")
+        if given is None:
+            return torch.zeros(embeddings.shape[0], dtype=torch.int64, device=embeddings.device)
+        _checks.labels(name, given, "embeddings", embeddings)
+        return given
 
     def __len__(self) -> int:
         """How many slots are filled."""
@@ -106,8 +136,11 @@ class EmbeddingQueue(nn.Module):
         """Forget everything."""
         self.embeddings.zero_()
         self.labels.fill_(self.ignore_index)
+        if self.ids is not None:
+            self.ids.fill_(-1)
         self.enqueued.zero_()
 
     def extra_repr(self) -> str:
         """The settings."""
-        return f"size={self.size}, dim={self.dim}, with_labels={self.with_labels}, ignore_index={self.ignore_index}"
+        kinds = f"with_labels={self.with_labels}, with_ids={self.with_ids}"
+        return f"size={self.size}, dim={self.dim}, {kinds}, ignore_index={self.ignore_index}"

@@ -379,3 +379,21 @@ except (MemoryError, RuntimeError):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "limited\n"
+
+
+@pytest.mark.parametrize("screen", ["int8", "bf16", None])
+def test_a_gallery_gives_the_same_negatives(screen, tmp_path):
+    torch.manual_seed(0)
+    corpus = torch.randn(3000, 24)
+    queries = corpus[:50] + 0.2
+    options = {"k": 4, "range_min": 2, "relative_margin": 0.05}
+    expected = pairloom.mine_hard_negatives(queries, corpus, list(range(50)), **options)
+    path = tmp_path / "mined.npz"
+    found = pairloom.mine_hard_negatives(
+        queries, pairloom.Gallery(corpus, screen=screen), list(range(50)), checkpoint=path, **options
+    )
+    assert torch.equal(found.indices, expected.indices)
+    assert torch.equal(found.scores, expected.scores)
+    assert found.report == expected.report
+    again = pairloom.mine_hard_negatives(queries, corpus, list(range(50)), checkpoint=path, **options)
+    assert torch.equal(again.indices, expected.indices)

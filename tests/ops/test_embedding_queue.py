@@ -104,7 +104,7 @@ def test_what_is_refused_changes_nothing():
     x, labels = torch.randn(2, 3), torch.tensor([0, 1])
     for arguments, error, words in [
         ((torch.randn(2, 5), labels), ValueError, r"embeddings has shape \(2, 5\); its second size must be 3"),
-        ((x, None), ValueError, "labels is None; this queue takes a label for each embedding"),
+        ((x, None), ValueError, "labels is None; this queue takes labels of all embeddings"),
         ((x, labels.float()), TypeError, "float32"),
         ((x, labels[:1]), ValueError, "labels"),
         ((x.long(), labels), TypeError, "int64"),
@@ -120,3 +120,55 @@ def test_what_is_refused_changes_nothing():
             EmbeddingQueue(size, 3)
         with pytest.raises(error, match="dim is"):
             EmbeddingQueue(3, size)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(size=st.integers(1, 6), masks=st.lists(st.lists(st.booleans(), max_size=9), max_size=6))
+def test_ids_and_masked_rows(size, masks):
+    """Rows that the mask leaves out were never there."""
+    queue, plain = (EmbeddingQueue(size, 3, with_labels=False, with_ids=True) for _ in range(2))
+    for number, mask in enumerate(masks):
+        rows = torch.randn(len(mask), 3, generator=torch.Generator().manual_seed(number))
+        ids, mask = torch.arange(len(mask)) + 100 * number, torch.tensor(mask, dtype=torch.bool)
+        queue.enqueue(rows, ids=ids, mask=mask)
+        plain.enqueue(rows[mask], ids=ids[mask])
+        for name, buffer in queue.state_dict().items():
+            assert torch.equal(buffer, plain.state_dict()[name])
+    assert (queue.ids[len(queue) :] == -1).all()
+    queue.clear()
+    assert (queue.ids == -1).all()
+
+
+def test_ids_of_queries_leave_their_own_keys_out():
+    """A key of the same sample, still in the queue, is no negative."""
+    torch.manual_seed(0)
+    queue = EmbeddingQueue(8, 4, with_labels=False, with_ids=True)
+    keys = torch.randn(6, 4)
+    queue.enqueue(keys, ids=torch.arange(6))
+    query, filled = torch.randn(3, 4), slice(len(queue))
+    info_nce = pairloom.functional.info_nce
+    loss = info_nce(
+        query, query, queue.embeddings[filled], ids=torch.tensor([2, 3, 9]), negative_ids=queue.ids[filled],
+        reduction="none",
+    )  # fmt: skip
+    for row, own in enumerate((2, 3, None)):
+        others = torch.cat([query[:row], query[row + 1 :], keys[[j for j in range(6) if j != own]]])
+        one = query[row : row + 1]
+        torch.testing.assert_close(loss[row], info_nce(one, one, others))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda q, x: q.enqueue(x), "ids is None"),
+        (lambda q, x: EmbeddingQueue(4, 3, with_labels=False).enqueue(x, ids=torch.arange(2)), "ids is given"),
+        (lambda q, x: q.enqueue(x, ids=torch.arange(2), mask=torch.ones(2)), "mask is float32"),
+        (lambda q, x: q.enqueue(x, ids=torch.arange(2), mask=torch.ones(3, dtype=torch.bool)), r"mask is bool \(3,\)"),
+        (lambda q, x: q.enqueue(x, ids=torch.arange(3)), "ids has shape"),
+    ],
+)
+def test_ids_and_masks_that_do_not_fit(call, words):
+    queue = EmbeddingQueue(4, 3, with_labels=False, with_ids=True)
+    with pytest.raises(ValueError, match=words):
+        call(queue, torch.randn(2, 3))
+    assert len(queue) == 0

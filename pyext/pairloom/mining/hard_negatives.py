@@ -17,6 +17,7 @@ from pairloom._fingerprints import content_fingerprint, matrix_fingerprint
 from pairloom._gallery_blocks import block_rows, rows_of, topk_in_blocks
 from pairloom._id_lists import IdLists, id_lists
 from pairloom._progress import progress_bar
+from pairloom.gallery import Gallery
 from pairloom.mining._arguments import check_matrices, checked_checkpoint, checked_rules
 from pairloom.mining._checkpoint import Checkpoint, Mined
 from pairloom.mining._positives import lowest_scores
@@ -45,7 +46,7 @@ class HardNegatives(NamedTuple):
 
 def mine_hard_negatives(
     queries: Tensor | np.ndarray,
-    corpus: Tensor | np.ndarray,
+    corpus: Tensor | np.ndarray | Gallery,
     positives: Any,
     *,
     k: int,
@@ -77,7 +78,8 @@ def mine_hard_negatives(
     Args:
         queries: (Q, D) float32, float64, float16 or bfloat16 tensor on the CPU, or a NumPy array or memory map
             (float16, float32, float64).
-        corpus: (M, D) likewise. Arrays are read block by block: they may be larger than memory.
+        corpus: (M, D) likewise. Arrays are read block by block: they may be larger than memory. Or a
+            `pairloom.Gallery`, whose screen finds the same negatives sooner.
         positives: rows of the corpus that are right for each query: integers (Q,), -1 for none; a list with the ids
             of each query; or CSR, a tuple (indptr (Q + 1,), indices).
         k: negatives per query, 1 or more.
@@ -118,6 +120,9 @@ def mine_hard_negatives(
         >>> mined.report.candidates, mined.report.removed
         (3, {'absolute_margin': 1})
     """
+    gallery = None
+    if isinstance(corpus, Gallery):
+        gallery, corpus = corpus, corpus.embeddings
     check_matrices(queries, corpus)
     rules = checked_rules(
         k, range_min, range_max, absolute_margin, relative_margin, max_score, min_score, strategy, generator
@@ -138,7 +143,7 @@ def mine_hard_negatives(
         if file is not None:
             saved = Checkpoint(file, _fingerprint(queries, corpus, lists, rules, similarity))
             saved.load(mined)
-        _mine(mined, saved, queries, corpus, lists, rules, similarity, memory_mib * 2**20, progress)
+        _mine(mined, saved, queries, corpus, gallery, lists, rules, similarity, memory_mib * 2**20, progress)
     report = _report(mined, lists, rules)
     _warn(report)
     return HardNegatives(mined.indices, mined.scores, report)
@@ -149,6 +154,7 @@ def _mine(
     saved: Checkpoint | None,
     queries: Tensor | np.ndarray,
     corpus: Tensor | np.ndarray,
+    gallery: Gallery | None,
     positives: IdLists,
     rules: Rules,
     similarity: str,
@@ -165,10 +171,14 @@ def _mine(
             first, last = mined.done, min(mined.done + step, len(queries))
             some = rows_of(queries, slice(first, last))
             lists = positives.of_queries(first, last)
-            scores, indices = topk_in_blocks(
-                search, some, corpus, depth, similarity, lists,
-                rows_per_block=block_rows(corpus, nbytes / 4), on_block=advance,
-            )  # fmt: skip
+            if gallery is not None:
+                scores, indices, _ = gallery.search(some, depth, similarity, lists)
+                advance(len(corpus))
+            else:
+                scores, indices = topk_in_blocks(
+                    search, some, corpus, depth, similarity, lists,
+                    rows_per_block=block_rows(corpus, nbytes / 4), on_block=advance,
+                )  # fmt: skip
             lowest = lowest_scores(some, corpus, lists, similarity)
             chosen = rules.choose(first, scores, indices, lowest)
             mined.scores[first:last], mined.indices[first:last] = chosen.scores, chosen.indices
