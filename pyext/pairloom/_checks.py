@@ -185,7 +185,7 @@ def row_mask(name: str, mask: Tensor, of: str, rows: Tensor) -> None:
     _tensor(name, mask)
     if mask.dtype != torch.bool or mask.shape != rows.shape[:1]:
         raise ValueError(
-            f"{name} is {_short(mask.dtype)} {_shape(mask)}; it must be bool ({rows.shape[0]},), one entry for each row "
+            f"{name} is {_short(mask.dtype)} {_shape(mask)}; it must be bool ({rows.shape[0]},), one for each row "
             f"of {of}"
         )
     same_device(name, mask, of, rows)

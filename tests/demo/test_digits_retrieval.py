@@ -170,3 +170,14 @@ def test_training_repeats_bit_for_bit(example: Any) -> None:
         return list(example.train(example.Encoder(), images, labels, steps=4, seed=3, show=False).loss)
 
     assert loss() == loss()
+
+
+def test_momentum_contrast_runs() -> None:
+    """The example without labels prints its table."""
+    result = run(EXAMPLES / "moco_digits.py", "--steps", "3")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = re.findall(r"trained without labels\D+([01]\.\d{4})\D+([01]\.\d{4})", result.stdout)
+    assert len(rows) == 1
+    refused = run(EXAMPLES / "moco_digits.py", "--steps", "0")
+    assert refused.returncode == 2
+    assert "--steps" in refused.stderr
