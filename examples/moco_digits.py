@@ -5,7 +5,7 @@
     queue   keys of earlier batches (`pairloom.EmbeddingQueue`): negatives that cost no encoding
     loss    `pairloom.functional.moco`: pick the own key among it and the queue
 
-The encoder sees images of the classes 0-4 without their labels, and is judged on classes 5-9, like `digits_retrieval.py`.
+The encoder sees images of the classes 0-4 without their labels, and is judged on 5-9, like `digits_retrieval.py`.
 
     python examples/moco_digits.py --help
 """
