@@ -19,6 +19,7 @@ NAMES = (
     "products",
     "topk",
     "screening",
+    "miners",
 )
 
 
