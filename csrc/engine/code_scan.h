@@ -2,7 +2,7 @@
 // groups of panels while both are in cache, and what becomes of the products is said by the class that derives from this one:
 //
 //   prepare(q, coded, panel, lane)            query q of the chunk is loaded and coded; -1: the lane has none
-//   RowNumbers numbers_of_row(index)          what it needs of a gallery row
+//   numbers_of_rows(first, count, RowNumbers&)   what it needs of `count` gallery rows, at most kBlockRows
 //   Thread(search, first panel, last panel)   what a thread has of its own while it scans
 //   take(block, first, count, i, panel, thread, part)   the products of `count` rows from `first` on with a panel, the block's i-th
 //   finish(begin, end)                        the answers of queries [begin, end) of the chunk
@@ -15,6 +15,8 @@
 
 namespace pairloom::PAIRLOOM_ISA {
 
+constexpr int64_t kBlockRows = 4 * kCodeRows;  // of a gallery, together
+
 template <class T, class Products, class Search>
 class CodeScan {
  protected:
@@ -22,8 +24,7 @@ class CodeScan {
   using Code = typename Products::Code;
   using Stored = typename Packing::Stored;
 
-  static constexpr int64_t kBlockRows = 4 * kCodeRows;  // of the gallery, together
-  static constexpr int64_t kGroupPanels = 4;            // of queries, likewise
+  static constexpr int64_t kGroupPanels = 4;  // of queries, together
   static constexpr int64_t kGroup = kGroupPanels * kPanelQueries;
 
   // `item_bytes`: what each part of the gallery keeps for a query.
@@ -56,7 +57,7 @@ class CodeScan {
     explicit Block(int64_t depth) : codes(kBlockRows * depth), products(kBlockRows * kGroup) {}
     Buffer<Code> codes;
     Buffer<int32_t> products;
-    typename Search::RowNumbers rows[kBlockRows];
+    typename Search::RowNumbers rows;
     int32_t begin[kBlockRows];  // of the sums of a row
   };
 
@@ -140,7 +141,7 @@ class CodeScan {
     for (int64_t b = block_begin; b < block_end; ++b) {
       const int64_t first = b * kBlockRows, count = std::min(kBlockRows, m_ - first);
       const Code* codes = read_block(first, count, block);
-      for (int64_t r = 0; r < count; ++r) block.rows[r] = search.numbers_of_row(first + r);
+      search.numbers_of_rows(first, count, block.rows);
       for (int64_t p = p_begin; p < p_end; p += kGroupPanels) {
         const int64_t panels = std::min(kGroupPanels, p_end - p);
         for (int64_t r = 0; r < kBlockRows; ++r) {

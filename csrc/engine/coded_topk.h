@@ -28,7 +28,9 @@ class CodedTopk : CodeScan<float, Products, CodedTopk<Products>> {
   void run() { Scan::search_all(); }
 
  private:
-  using RowNumbers = float;  // the scale
+  struct RowNumbers {
+    float scale[kBlockRows];
+  };
   struct Thread {
     Thread(const CodedTopk&, int64_t, int64_t) {}
   };
@@ -39,9 +41,12 @@ class CodedTopk : CodeScan<float, Products, CodedTopk<Products>> {
     return residual < std::numeric_limits<float>::infinity() ? scale : std::numeric_limits<float>::quiet_NaN();
   }
 
-  float numbers_of_row(int64_t j) const {
-    const float scale = scale_or_nan(record(kScale)[j], record(kResidual)[j]);
-    return topk_.similarity == Similarity::cosine ? scale * record(kInverseNorm)[j] : scale;
+  void numbers_of_rows(int64_t first, int64_t count, RowNumbers& numbers) const {
+    const bool cosine = topk_.similarity == Similarity::cosine;
+    for (int64_t r = 0; r < count; ++r) {
+      const float scale = scale_or_nan(record(kScale)[first + r], record(kResidual)[first + r]);
+      numbers.scale[r] = cosine ? scale * record(kInverseNorm)[first + r] : scale;
+    }
   }
 
   void prepare(int64_t q, const CodedRow& a, int64_t p, int64_t lane) {
@@ -65,7 +70,7 @@ class CodedTopk : CodeScan<float, Products, CodedTopk<Products>> {
       vec<float> threshold = load(thresholds + v);
       for (int64_t r = 0; r < count; ++r) {
         const Ints products = load(block.products.get() + r * kGroup + i * kPanelQueries + v);
-        const vec<float> scores = Packing::values(products) * (scale * block.rows[r]);
+        const vec<float> scores = Packing::values(products) * (scale * block.rows.scale[r]);
         const mask<float> better = scores > threshold;
         if (!any(better)) continue;
         for (int lane = 0; lane < kLanes<float>; ++lane) {

@@ -21,20 +21,40 @@ namespace pairloom::PAIRLOOM_ISA {
 //
 // with these numbers of the row, and those of the query (`_a`) in PanelBounds.
 struct RowBounds {
-  float scale, residual, norm, offset, slack;
+  alignas(64) float scale[kBlockRows];
+  float residual[kBlockRows];
+  float norm[kBlockRows];
+  float offset[kBlockRows];
+  float slack[kBlockRows];
 };
 
-// From what is stored of a row. Scores of distances are negated squares here: the order is the same. `rounding` is (D + ..) 2^-24.
-inline RowBounds bounds_of_row(Similarity similarity, float scale, float residual, float norm, float inverse_norm, float rounding) {
+// From what is stored of rows. Scores of distances are negated squares here: the order is the same. `rounding` is (D + ..) 2^-24.
+inline void bounds_of_rows(Similarity similarity, const float* scale, const float* residual, const float* norm, const float* inverse_norm,
+                           int64_t count, float rounding, RowBounds& out) {
   constexpr float kUp = 1.0f + 1e-5f;
+  std::fill(out.offset, out.offset + count, 0.0f);
+  std::fill(out.slack, out.slack + count, 0.0f);
   if (is_distance(similarity)) {
-    const float square = norm * norm;
-    return {2 * scale, 2 * residual * kUp, 2 * norm * kUp, -square, 4 * rounding * square};
+    for (int64_t r = 0; r < count; ++r) {
+      const float square = norm[r] * norm[r];
+      out.scale[r] = 2 * scale[r];
+      out.residual[r] = 2 * residual[r] * kUp;
+      out.norm[r] = 2 * norm[r] * kUp;
+      out.offset[r] = -square;
+      out.slack[r] = 4 * rounding * square;
+    }
+  } else if (similarity == Similarity::dot) {
+    std::copy(scale, scale + count, out.scale);
+    std::copy(residual, residual + count, out.residual);
+    std::copy(norm, norm + count, out.norm);
+  } else {  // the kernel multiplies by the factor in its own type and rounds each product
+    for (int64_t r = 0; r < count; ++r) {
+      const float unit = norm[r] * inverse_norm[r] * kUp;
+      out.scale[r] = scale[r] * inverse_norm[r];
+      out.residual[r] = residual[r] * inverse_norm[r] * kUp + unit * 1e-6f;
+      out.norm[r] = unit;
+    }
   }
-  if (similarity == Similarity::dot) return {scale, residual, norm, 0.0f, 0.0f};
-  // The kernel multiplies by the factor in its own type and rounds each product.
-  const float unit = norm * inverse_norm * kUp;
-  return {scale * inverse_norm, residual * inverse_norm * kUp + unit * 1e-6f, unit, 0.0f, 0.0f};
 }
 
 template <class T, class Products>
@@ -128,9 +148,9 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
 
   static int64_t capacity(const TopkCall& topk) { return 4 * std::min(topk.k, topk.gallery.rows) + 1024; }
 
-  RowBounds numbers_of_row(int64_t j) const {
-    return bounds_of_row(topk_.similarity, record(kScale)[j], record(kResidual)[j], record(kNorm)[j], record(kInverseNorm)[j],
-                         static_cast<float>(rounding_));
+  void numbers_of_rows(int64_t first, int64_t count, RowBounds& bounds) const {
+    bounds_of_rows(topk_.similarity, record(kScale) + first, record(kResidual) + first, record(kNorm) + first, record(kInverseNorm) + first,
+                   count, static_cast<float>(rounding_), bounds);
   }
 
   void prepare(int64_t q, const CodedRow& a, int64_t p, int64_t lane) {
@@ -163,16 +183,16 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
       vec<float> threshold = load(thresholds + v);
       for (int64_t r = 0; r < count; ++r) {
         const Ints products = load(block.products.get() + r * kGroup + i * kPanelQueries + v);
-        const RowBounds& row = block.rows[r];
-        const vec<float> estimate = Packing::values(products) * (scale * row.scale);
-        const vec<float> high = estimate + (reach * row.residual + (error * row.norm + (row.offset + row.slack * 1.01f)));
+        const RowBounds& rows = block.rows;
+        const vec<float> estimate = Packing::values(products) * (scale * rows.scale[r]);
+        const vec<float> high = estimate + (reach * rows.residual[r] + (error * rows.norm[r] + (rows.offset[r] + rows.slack[r] * 1.01f)));
         const mask<float> stays = ~(high < threshold);
         if (!any(stays)) continue;
         for (int lane = 0; lane < kLanes<float>; ++lane) {
           float& own = thresholds[v + lane];
           if (stays[lane] == 0 || own == std::numeric_limits<float>::infinity()) continue;
           Kept& kept = kept_[part * chunk_ + p * kPanelQueries + v + lane];
-          own = offer(kept, first + r, Packing::value(products[lane]), row, bounds, v + lane);
+          own = offer(kept, first, r, Packing::value(products[lane]), rows, bounds, v + lane);
         }
         threshold = load(thresholds + v);
       }
@@ -180,12 +200,13 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
   }
 
   // Returns the lane's threshold from now on.
-  float offer(Kept& kept, int64_t index, double product, const RowBounds& row, const PanelBounds& bounds, int64_t lane) const {
+  float offer(Kept& kept, int64_t first, int64_t r, double product, const RowBounds& rows, const PanelBounds& bounds, int64_t lane) const {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const auto wide = [](float x) { return static_cast<double>(x); };
-    const double estimate = product * (wide(bounds.scale[lane]) * wide(row.scale)) + wide(bounds.offset[lane]) + wide(row.offset);
-    const double error = wide(bounds.reach[lane]) * wide(row.residual) + wide(bounds.error[lane]) * wide(row.norm) +
-                         wide(bounds.slack[lane]) + wide(row.slack);
+    const double estimate = product * (wide(bounds.scale[lane]) * wide(rows.scale[r])) + wide(bounds.offset[lane]) + wide(rows.offset[r]);
+    const double error = wide(bounds.reach[lane]) * wide(rows.residual[r]) + wide(bounds.error[lane]) * wide(rows.norm[r]) +
+                         wide(bounds.slack[lane]) + wide(rows.slack[r]);
+    const int64_t index = first + r;
     const bool certain = error < infinity && estimate - estimate == 0;
     const Item item{certain ? estimate - error : -infinity, certain ? estimate + error : infinity, index};
     if (!(item.high < kept.threshold) && !excludes(kept.query, index)) {
