@@ -20,7 +20,10 @@ def richest(record):
 
 def bad_tensors(name, value, labels):
     """(what is wrong, bad value, exception, words of the message besides the name of the argument)."""
-    yield "a list", value.tolist(), TypeError, "list"
+    if name == "gallery":  # arrays are galleries
+        yield "a list", value.tolist(), TypeError, "list"
+    else:
+        yield "an array", value.numpy(), TypeError, "array"
     yield "complex", value.to(torch.complex64), TypeError, "complex64"
     yield "one dimension more", value.unsqueeze(0), ValueError, str(tuple(value.unsqueeze(0).shape))
     if labels:

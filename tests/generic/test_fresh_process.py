@@ -44,7 +44,7 @@ class Calls(nn.Module):
     def forward(self, *tensors):
         outputs = []
         for call in self.calls:
-            count = len(call.names)
+            count = len(call.places)
             outputs += outputs_of(call(*tensors[:count]))
             tensors = tensors[count:]
         return tuple(outputs)

@@ -1,6 +1,8 @@
 """Any number of rows and dimensions, any strides, mixed dtypes, every instruction-set level: sizes are drawn at and
 beside the edges of tiles, panels and blocks, every tensor gets a layout of its own with poison around it."""
 
+import inspect
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -71,6 +73,8 @@ def test_any_shape_layout_dtype_and_level(record, data, shape, level, seed):
     sample = arranged(sample, data)
 
     n, m, d = shape
+    # In one dimension rows of length 1 are +-1: all distances tie, and rounding decides which triplets are semi-hard.
+    assume(d > 1 or not (sample.needs_float64 and "normalize" in inspect.signature(record.function).parameters))
     # One row with itself has gradient 0, by cancellation: there is nothing to measure its rounding against.
     assume(n > 1 or len(embeddings_of(sample)) > 1)
 

@@ -72,13 +72,13 @@ def test_script_may_pass_keywords():
 
 
 def test_scripted_twins_take_the_same_arguments():
-    """All but return_stats and index tuples, for which TorchScript has no type: same order, same defaults."""
+    """All but what only eager mode has or TorchScript has no type for: same order, same defaults."""
     import inspect
 
     for record in (record for record in records() if record.support.torchscript):
         public = dict(inspect.signature(record.function).parameters)
-        public.pop("return_stats", None)
-        public.pop("indices_tuple", None)
+        for name in ("return_stats", "indices_tuple", "screen", "memory_mib", "progress"):
+            public.pop(name, None)
         twin = inspect.signature(record.function.__prepare_scriptable__()).parameters
         assert list(public) == list(twin)
         assert [p.default for p in public.values()] == [p.default for p in twin.values()]
