@@ -111,4 +111,5 @@ class PairMiner(Miner):
     def choose(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, ...]:
         """The pairs of `masks`, row by row."""
         positive, negative = self.masks(s, positive, negative)
-        return (*positive.nonzero().unbind(1), *negative.nonzero().unbind(1))
+        # Copied while they are in cache: what `nonzero` returns is a view with a stride.
+        return tuple(indices.contiguous() for mask in (positive, negative) for indices in mask.nonzero().unbind(1))

@@ -40,8 +40,8 @@ class MultiSimilarityMiner(PairMiner):
         """The pairs of the rule above."""
         easiest = s.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
         hardest = s.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
-        both = (positive.any(1) & negative.any(1)).unsqueeze(1)
-        return positive & both & (s - self.epsilon < hardest), negative & both & (s + self.epsilon > easiest)
+        # An anchor that lacks either kind: nothing is below -infinity or above infinity.
+        return positive & (s - self.epsilon < hardest), negative & (s + self.epsilon > easiest)
 
 
 class PairMarginMiner(PairMiner):
