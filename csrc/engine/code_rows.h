@@ -46,7 +46,10 @@ CodedRow code_row(const T* x, int64_t dim, int64_t stride, Code* codes) {
   T largest = 0;
   for (int64_t k = 0; k < dim; ++k) largest = std::max<T>(largest, x[k] < T{0} ? -x[k] : x[k]);
   const float scale = kScaled ? static_cast<float>(largest) / 127.0f : 1.0f;
-  const float norm_bound = static_cast<float>(norm * kRoundUp);
+  // A thread may take subnormal numbers for 0, and the one that searches later may not (or the other way round): neither changes a row by
+  // more than this.
+  const double unseen = std::sqrt(static_cast<double>(dim)) * static_cast<double>(std::numeric_limits<float>::min());
+  const float norm_bound = static_cast<float>((norm + unseen) * kRoundUp);
   if (scale < kSmallestScale) return {0.0f, norm_bound, norm_bound, 0};
   const float inverse = 1.0f / scale;
   int32_t sum = 0;
@@ -57,7 +60,7 @@ CodedRow code_row(const T* x, int64_t dim, int64_t stride, Code* codes) {
     const double r = static_cast<double>(x[k]) - static_cast<double>(scale) * value;
     squares += r * r;
   }
-  return {scale, static_cast<float>(std::sqrt(squares) * kRoundUp), norm_bound, sum};
+  return {scale, static_cast<float>((std::sqrt(squares) + unseen) * kRoundUp), norm_bound, sum};
 }
 
 }  // namespace pairloom::PAIRLOOM_ISA

@@ -84,27 +84,27 @@ struct TripletMargin : RuleDefaults<T> {
   // The triplets of one positive. Returns the sum of their slopes.
   template <bool kSmooth>
   double add_positive(T near, int64_t width, Scratch& scratch, Row& row, double& loss) const {
-    const vec<T> edge = splat(near + margin), low = splat(near + lowest), high = splat(near + highest);
     double slopes = 0;
     for (int64_t first = 0; first < width; first += kSumBlock) {
       vec<T> total{}, shares{};
       mask<T> active_lanes{}, term_lanes{};
       for (int64_t j = first; j < std::min(first + kSumBlock, width); j += kLanes<T>) {
         const vec<T> far = load(scratch.far.get() + j);
+        const vec<T> gap = far - near;
         mask<T> taken = far == far;
-        if (has_lowest) taken &= far > low;
-        if (has_highest) taken &= far <= high;
+        if (has_lowest) taken &= gap > lowest;
+        if (has_highest) taken &= ~(gap > highest);
         vec<T> value, share;
         if constexpr (kSmooth) {
-          const vec<T> h = taken ? (near - far) + margin : vec<T>{};
+          const vec<T> h = taken ? margin - gap : vec<T>{};
           const vec<T> e = exp(h > T{0} ? -h : h);
           share = T{1} / (T{1} + e);
           share = taken ? (h > T{0} ? share : e * share) : vec<T>{};
           value = taken ? (h > T{0} ? h : vec<T>{}) + log1p(e) : vec<T>{};
           active_lanes -= taken & (value > T{0});
         } else {
-          const mask<T> active = taken & (far < edge);
-          value = active ? (near - far) + margin : vec<T>{};
+          const mask<T> active = taken & (margin - gap > T{0});
+          value = active ? margin - gap : vec<T>{};
           share = active ? splat(T{1}) : vec<T>{};
           active_lanes -= active;  // true is -1
         }

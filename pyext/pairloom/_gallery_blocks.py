@@ -36,9 +36,13 @@ def rows_of(matrix: Tensor | np.ndarray, rows: slice | np.ndarray) -> Tensor:
     part = matrix[rows]
     if isinstance(part, Tensor):
         return part
-    if part.strides[0] < 0:  # a single row of a reversed array passes for contiguous, but not with torch
-        part = part.copy()
-    return torch.from_numpy(np.require(part, part.dtype.newbyteorder("="), ["C", "W", "A"]))
+    native = np.require(part, part.dtype.newbyteorder("="), ["C", "W", "A"])
+    return torch.from_numpy(native if has_tensor_strides(native) else native.copy())
+
+
+def has_tensor_strides(array: np.ndarray) -> bool:
+    """Whether torch takes the strides: not below 0, whole numbers. One row, or none, passes for contiguous with any."""
+    return all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
 
 
 def block_rows(gallery: Tensor | np.ndarray, nbytes: float) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
 import warnings
 from pathlib import Path
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from pairloom import _checks, _library
 from pairloom._fingerprints import matrix_fingerprint
-from pairloom._gallery_blocks import block_rows, check_array, rows_of
+from pairloom._gallery_blocks import block_rows, check_array, has_tensor_strides, rows_of
 from pairloom._id_lists import IdLists
 from pairloom._progress import progress_bar
 
@@ -24,6 +26,9 @@ MOST_CODES = 65536
 BLOCK_BYTES = 2**26
 """Of embeddings that are read at a time while codes are made."""
 RECORDS = 5
+ABOUT = "about.json"
+COPY = (ABOUT, "codes.npy", "records.npy")
+"""Files of a copy."""
 
 _library.load()
 
@@ -95,7 +100,7 @@ class Gallery:
 
         The copy is a folder, ``<path>.int8`` or ``<path>.bf16``, memory-mapped too. It is made when it is missing or
         was made of other embeddings (shape, dtype, and 256 rows are compared), and takes its place as a whole: an
-        interruption leaves nothing half-written.
+        interruption leaves nothing half-written, and several processes or threads may open the same file at once.
 
         Args:
             path: of a .npy file with float16, float32 or float64 (M, D).
@@ -104,7 +109,7 @@ class Gallery:
 
         Raises:
             ValueError: no .npy file, or one that is no float matrix.
-            OSError: a file that is not there, a folder that cannot be written.
+            OSError: a file that is not there, a folder that cannot be written, other files where the copy goes.
 
         Example:
             >>> import numpy as np, pairloom, tempfile, pathlib, torch
@@ -228,7 +233,7 @@ def as_tensor(embeddings: Tensor | np.ndarray) -> Tensor:
     if isinstance(embeddings, Tensor):
         return embeddings.detach()
     flags = embeddings.flags
-    if not (flags.aligned and embeddings.dtype.isnative) or min(embeddings.strides) < 0:
+    if not (flags.aligned and embeddings.dtype.isnative and has_tensor_strides(embeddings)):
         return rows_of(embeddings, slice(None))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
@@ -251,43 +256,88 @@ def _coded(rows: Tensor, screen: str, progress: bool, into: Codes | None = None)
 
 
 def _codes_beside(path: Path, rows: Tensor, screen: str, progress: bool) -> Codes:
-    """The copy in the folder beside a .npy file; made first if it is missing or of something else."""
+    """The copy in the folder beside a .npy file; made first if it is missing, damaged or of something else."""
     folder = path.with_name(f"{path.name}.{screen}")
     about = {"format": 1, "screen": screen, "embeddings": matrix_fingerprint(rows)}
-    if _about(folder) != about:
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-        try:
-            partial.mkdir()
-            _coded(rows, screen, progress, _mapped(partial, rows, screen, "w+"))
-            (partial / "about.json").write_text(json.dumps(about))
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return _mapped(folder, rows, screen, "r")
-
-
-def _about(folder: Path) -> Any:
+    found = _found(folder, about, rows, screen)
+    if found is not None:
+        return found
+    _refuse_others_files(folder)
+    partial = _beside(folder, "partial")
+    partial.mkdir()
     try:
-        return json.loads((folder / "about.json").read_text())
-    except (OSError, ValueError):
+        _coded(rows, screen, progress, _mapped(partial, rows, screen, "w+"))
+        (partial / ABOUT).write_text(json.dumps(about))
+        for name in COPY:
+            with (partial / name).open("rb") as file:
+                os.fsync(file.fileno())
+        made = _mapped(partial, rows, screen, "r")  # stays readable under any name
+        _take_place(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return made
+
+
+def _beside(folder: Path, kind: str) -> Path:
+    """A name that no other process or thread takes."""
+    return folder.with_name(f"{folder.name}.{os.getpid()}-{secrets.token_hex(4)}.{kind}")
+
+
+def _refuse_others_files(folder: Path) -> None:
+    """Nothing is replaced that is no copy."""
+    if folder.is_dir():
+        foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in COPY)
+        if foreign:
+            raise FileExistsError(f"{folder} is where the copy goes, and holds {foreign[0]!r}; move it away")
+    elif folder.exists():
+        raise FileExistsError(f"{folder} is where the copy goes, and is a file; move it away")
+
+
+def _take_place(partial: Path, folder: Path) -> None:
+    """Rename a copy to ``folder``. Others may do the same at this moment: the last one stays."""
+    while True:
+        try:
+            partial.rename(folder)
+            return
+        except OSError:
+            if not folder.is_dir():
+                raise
+        replaced = _beside(folder, "replaced")
+        with contextlib.suppress(FileNotFoundError):  # someone else was faster
+            folder.rename(replaced)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _found(folder: Path, about: dict[str, Any], rows: Tensor, screen: str) -> Codes | None:
+    """The copy of these rows, if there is a whole one."""
+    try:
+        if json.loads((folder / ABOUT).read_text()) != about:
+            return None
+        return _mapped(folder, rows, screen, "r")
+    except (OSError, ValueError, EOFError):
         return None
 
 
 def _mapped(folder: Path, rows: Tensor, screen: str, mode: str) -> Codes:
-    """Files of a folder as codes, bfloat16 as the integers it is made of."""
+    """Files of a folder as codes, bfloat16 as the integers it is made of.
+
+    Raises:
+        OSError, ValueError, EOFError: files that are missing or damaged.
+    """
     made = torch.ops.pairloom.code_rows(rows[:0], screen)[0]
     dtype = np.int8 if screen == "int8" else np.int16
-    shapes = {
+    shapes: dict[str, tuple[Any, tuple[int, int]]] = {
         "codes.npy": (dtype, (rows.shape[0], made.shape[1])),
         "records.npy": (np.float32, (RECORDS, rows.shape[0])),
     }
-    if mode == "r":
-        arrays = [np.load(folder / name, mmap_mode="r") for name in shapes]
-    else:
-        arrays = [
-            np.lib.format.open_memmap(folder / name, mode="w+", dtype=kind, shape=shape)
-            for name, (kind, shape) in shapes.items()
-        ]
+    arrays = []
+    for name, (kind, shape) in shapes.items():
+        if mode == "r":
+            array = np.load(folder / name, mmap_mode="r")
+            if array.dtype != kind or array.shape != shape or not array.flags.c_contiguous:
+                raise ValueError(f"{folder / name} holds {array.dtype} {array.shape}; expected {kind} {shape}")
+        else:
+            array = np.lib.format.open_memmap(folder / name, mode="w+", dtype=kind, shape=shape)
+        arrays.append(array)
     codes, records = (as_tensor(array) for array in arrays)
     return Codes(codes if screen == "int8" else codes.view(torch.bfloat16), records)

@@ -57,6 +57,41 @@ def test_bits_of_one_call(q, m, d, k, rows, dtype, similarity, excluding, strang
     assert found[0].is_contiguous()
 
 
+ROWS = np.random.default_rng(0).standard_normal((50, 3)).astype("f4")
+RECORDS = np.zeros(50, [("id", "i2"), ("row", "f4", (3,))])
+RECORDS["row"] = ROWS
+WIDE_RECORDS = np.zeros(50, [("id", "i4"), ("row", "f8", (3,))])
+WIDE_RECORDS["row"] = ROWS
+VIEWS = {
+    "columns reversed": ROWS[:, ::-1],
+    "all reversed": ROWS[::-1, ::-1],
+    "one column, reversed": ROWS[:, :1][:, ::-1],
+    "one row, reversed": ROWS[:1][:, ::-1],
+    "no rows, reversed": ROWS[:0][:, ::-1],
+    "field of a record": RECORDS["row"],
+    "wide field of a record": WIDE_RECORDS["row"],
+    "repeated": np.broadcast_to(ROWS[:1], (50, 3)),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_strides_that_torch_does_not_have(view):
+    """Single rows, single columns and empty blocks pass for contiguous whatever their strides are."""
+    array = VIEWS[view]
+    tensor = torch.from_numpy(np.array(array, order="C"))
+    queries = tensor.new_ones(2, array.shape[1])
+    wanted = pairloom.topk(queries, tensor, 3)
+    for rows in (1, 7, 100):
+        assert_same(pairloom.topk(queries, array, 3, memory_mib=mib(rows, array)), wanted)
+    assert_same(pairloom.topk(queries, array, 3, screen="int8"), wanted)
+    assert_same(pairloom.topk(queries, pairloom.Gallery(array, screen=None), 3), wanted)
+    if len(array) > 10:
+        assert_same(
+            pairloom.mine_hard_negatives(array[:4], array, [[0]] * 4, k=2),
+            pairloom.mine_hard_negatives(tensor[:4], tensor, [[0]] * 4, k=2),
+        )
+
+
 def test_memory_maps_and_views(tmp_path):
     gallery = np.random.default_rng(0).standard_normal((300, 8), np.float32)
     np.save(tmp_path / "gallery.npy", gallery)

@@ -1,6 +1,8 @@
 """Galleries of .npy files and the copies beside them."""
 
 import json
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -66,6 +68,78 @@ def test_interrupted_while_the_copy_is_made(stored, monkeypatch):
             pairloom.Gallery.open(path)
     assert entries(path) == ["rows.npy"]
     assert torch.equal(pairloom.topk(rows[:3], pairloom.Gallery.open(path), 1)[1].flatten(), torch.arange(3))
+
+
+@pytest.mark.parametrize("screen", ["int8", "bf16"])
+def test_opened_by_several_threads_at_once(stored, screen, monkeypatch):
+    """None finds the half-made copy of another, or takes it away; nor do processes with one id on two machines."""
+    path, rows = stored
+    count, failed = 4, []
+    barrier = threading.Barrier(count)
+    code = gallery_module._coded
+
+    def together(*arguments):
+        barrier.wait(30)
+        return code(*arguments)
+
+    def work():
+        try:
+            found = pairloom.topk(rows[:3], pairloom.Gallery.open(path, screen=screen), 2)
+            assert torch.equal(found[1], pairloom.topk(rows[:3], rows, 2)[1])
+        except Exception as error:
+            failed.append(error)
+
+    monkeypatch.setattr(gallery_module, "_coded", together)
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert entries(path) == ["rows.npy", f"rows.npy.{screen}"]
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way(stored):
+    path, rows = stored
+    path.with_name(f"rows.npy.int8.{os.getpid()}.partial").mkdir()  # in a container ids come again
+    assert torch.equal(pairloom.topk(rows[:3], pairloom.Gallery.open(path), 1)[1].flatten(), torch.arange(3))
+
+
+DAMAGE = {
+    "cut": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "empty": lambda file: os.truncate(file, 0),
+    "missing": lambda file: file.unlink(),
+    "another shape": lambda file: np.save(file, np.zeros((3, 64), np.int8)),
+    "another dtype": lambda file: np.save(file, np.load(file).astype(np.float64)),
+    "another order": lambda file: np.save(file, np.asfortranarray(np.load(file))),
+    "no array": lambda file: file.write_text("no array" * 50),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["codes.npy", "records.npy"])
+def test_a_damaged_copy_is_made_again(stored, name, damage):
+    path, rows = stored
+    pairloom.Gallery.open(path)
+    DAMAGE[damage](path.with_name("rows.npy.int8") / name)
+    found = pairloom.topk(rows[:3], pairloom.Gallery.open(path), 2)
+    assert torch.equal(found[1], pairloom.topk(rows[:3], rows, 2)[1])
+    assert entries(path) == ["rows.npy", "rows.npy.int8"]
+
+
+def test_other_files_where_the_copy_goes_are_left_alone(stored):
+    path, _ = stored
+    folder = path.with_name("rows.npy.int8")
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"notes\.txt"):
+        pairloom.Gallery.open(path)
+    assert (folder / "notes.txt").read_text() == "mine"
+    path.with_name("rows.npy.bf16").write_text("mine")
+    with pytest.raises(FileExistsError, match="is a file"):
+        pairloom.Gallery.open(path, screen="bf16")
+    assert path.with_name("rows.npy.bf16").read_text() == "mine"
+    assert entries(path) == ["rows.npy", "rows.npy.bf16", "rows.npy.int8"]
 
 
 def test_empty_files(tmp_path):

@@ -197,6 +197,29 @@ def test_rows_that_cannot_be_coded_are_found():
     assert pairloom.topk(torch.ones(1, 8), rows, 1, similarity="dot", screen="int8")[1].item() == 1234
 
 
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("similarity", ["dot", "squared_euclidean"])
+def test_subnormal_numbers_that_only_the_search_sees(screen, similarity):
+    """Coded by a thread that takes them for 0: the best row is all subnormal, and the query makes it large."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.zeros(2000, 100)
+    rows[:, 0] = 1.2e-38 + 2e-38 * torch.rand(2000, generator=generator)
+    rows[7, 0] = 1e-37
+    rows[1500] = 1.1e-38
+    query = torch.full((1, 100), 1e16)
+    with using_threads(1):
+        expected = pairloom.topk(query, rows, 1, similarity=similarity)
+        if not torch.set_flush_denormal(True):
+            pytest.skip("this processor cannot")
+        try:
+            gallery = pairloom.Gallery(rows, screen=screen)
+        finally:
+            torch.set_flush_denormal(False)
+        found = pairloom.topk(query, gallery, 1, similarity=similarity)
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[0], expected[0])
+
+
 def test_plain_galleries_and_screens_of_one_call():
     torch.manual_seed(0)
     rows, queries = torch.randn(300, 6), torch.randn(4, 6)

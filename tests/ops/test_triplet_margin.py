@@ -166,6 +166,33 @@ def test_small_hinges_between_large_distances():
 
 
 @pytest.mark.parametrize("level", isa_levels())
+@pytest.mark.parametrize("triplets", KINDS)
+@pytest.mark.parametrize("smooth_loss", [False, True])
+def test_margins_between_distances_that_swallow_them(smooth_loss, triplets, level):
+    """Gaps of 0 between distances of 10^8, beside which a margin of 0.05 is less than float32 can tell."""
+    far = 1e4 * torch.eye(7)[1:]
+    x = torch.cat([torch.zeros(1, 7), far])  # of row 0 all distances are equal
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, -100])
+    options = {"margin": 0.05, "smooth_loss": smooth_loss, "triplets": triplets, "similarity": "squared_euclidean"}
+    options |= {"normalize": False, "reduction": "none"}
+    leaf, wide = x.clone().requires_grad_(), x.double().requires_grad_()
+    exact = triplet_margin(wide, labels, **options)
+    bounds = {"all": (None, None), "hard": (None, 0.0), "semihard": (0.0, 0.05), "easy": (0.05, None)}
+    dense = pairloom.reference.triplet_margin(
+        leaf, None, labels, None, None, 0.05, smooth_loss, *bounds[triplets], "squared_euclidean", "none"
+    )[0]
+    with using_isa(level):
+        loss = triplet_margin(leaf, labels, **options)
+        for found in (loss, dense):
+            torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-12)
+            (gradient,) = torch.autograd.grad(found.sum(), leaf)
+            (wanted,) = torch.autograd.grad(exact.sum(), wide, retain_graph=True)
+            torch.testing.assert_close(gradient.double(), wanted, rtol=1e-5, atol=1e-2)
+    if triplets in ("all", "hard"):
+        assert loss[0] > 0.2  # two positives, three negatives
+
+
+@pytest.mark.parametrize("level", isa_levels())
 @pytest.mark.parametrize("smooth_loss", [False, True])
 def test_long_rows_and_many_positives(smooth_loss, level):
     """Longer than the blocks in which terms are summed, with some hundred positives of each anchor."""

@@ -49,12 +49,18 @@ def _hinge(
     sums = torch.where(negative, -s, 0.0).gather(1, order).to(torch.float64).cumsum(dim=1)
     sums = torch.cat([sums.new_zeros((s.shape[0], 1)), sums], dim=1)
 
-    first = torch.zeros_like(order) if lowest is None else reached(near, distance + lowest, right=True)
+    # In float64: between distances that are large beside them, bounds keep their digits.
+    near, distance = near.to(torch.float64), distance.to(torch.float64)
+
+    def beyond(bound: float) -> Tensor:
+        return distance + s.new_full((), bound).to(torch.float64)
+
+    first = torch.zeros_like(order) if lowest is None else reached(near, beyond(lowest), right=True)
     last = negatives.expand_as(order)
     if highest is not None:
-        last = torch.minimum(reached(near, distance + highest, right=True), last)
+        last = torch.minimum(reached(near, beyond(highest), right=True), last)
     first = torch.minimum(first, last)
-    stop = torch.minimum(reached(near, distance + margin, right=False), last)
+    stop = torch.minimum(reached(near, beyond(margin), right=False), last)
     stop = torch.maximum(stop, first)
     active = torch.where(positive, stop - first, 0)
 
