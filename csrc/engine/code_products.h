@@ -117,6 +117,13 @@ void code_tile(const typename Steps::Code* rows, int64_t stride, const int32_t* 
   });
 }
 
+// A tile walks down the depth of several rows at once: too many short walks for the processor to foresee.
+constexpr int64_t kAheadRows = 32;
+template <class Code>
+void bring_nearer(const Code* codes, int64_t count) {
+  for (int64_t k = 0; k < count; k += kCodeStride<Code>) __builtin_prefetch(codes + k);
+}
+
 // C (`count` rows, a multiple of kCodeRows, by `panels` panels) += rows times queries.
 template <class Steps>
 struct VectorProducts {
@@ -134,6 +141,7 @@ struct VectorProducts {
     for (int64_t v = 0; v < vectors; v += 2) {
       int32_t* out = c + v * kLanes<float>;
       for (int64_t r = 0; r < count; r += kRows) {
+        if (v == 0) bring_nearer(rows + (r + kAheadRows) * stride, kRows * stride);
         if (v + 1 < vectors) {
           code_tile<Steps, kRows, 2>(rows + r * stride, stride, {vector_at(v), vector_at(v + 1)}, depth, out + r * c_stride, c_stride);
         } else {
@@ -170,7 +178,7 @@ struct TileProducts {
     for (int64_t p = 0; p < panels; p += 2) {
       const bool both = p + 1 < panels;
       const int32_t* left = queries + p * panel_size;
-      for (int64_t r = 0; r < count; r += 32) {
+      for (int64_t r = 0; r < count; r += kCodeRows) {
         int32_t* upper = c + r * c_stride + p * kPanelQueries;
         int32_t* lower = upper + 16 * c_stride;
         _tile_loadd(0, upper, c_bytes);
