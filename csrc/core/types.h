@@ -145,7 +145,7 @@ enum CodeRecord { kScale, kResidual, kNorm, kInverseNorm, kCodeSum, kCodeRecords
 
 // Rows in few bits: int8 or bfloat16.
 struct CodedRows {
-  const void* codes;     // (rows, stride), zeros behind the dim of the rows
+  const void* codes;     // (rows, stride), zeros behind the dim of the rows; null: rows are coded when they are met
   const float* records;  // (kCodeRecords, rows)
   int64_t stride;        // whole cache lines
   bool int8;             // otherwise bfloat16

@@ -14,11 +14,7 @@ void code_rows_as(const CodeRowsCall& call, const Parallel& pool) {
     for (int64_t i = begin; i < end; ++i) {
       copy_row(call.rows, i, row.get());
       const CodedRow coded = code_row(row.get(), call.rows.dim, call.stride, static_cast<Code*>(call.codes) + i * call.stride);
-      call.records[kScale * rows + i] = coded.scale;
-      call.records[kResidual * rows + i] = coded.residual;
-      call.records[kNorm * rows + i] = coded.norm;
-      call.records[kInverseNorm * rows + i] = static_cast<float>(inverse_norm(row.get(), call.rows.dim));
-      call.records[kCodeSum * rows + i] = static_cast<float>(coded.sum);
+      store_record(coded, call.records + i, rows);
     }
   });
 }
@@ -50,8 +46,28 @@ void screened_topk(const ScreenedTopkCall& call, const Parallel& pool) {
   with_products(call.codes.int8, call.topk.queries.rows, [&](auto products) { ScreenedTopk<T, decltype(products)>(call, pool).run(); });
 }
 
+// Many queries pay for coding the gallery on the way: the answers are the same, bit for bit. Not where each of many threads keeps so
+// much for a query that the gallery would be coded again for every few of them.
+bool pays(const TopkCall& call, const Parallel& pool) {
+  const int64_t dim = call.gallery.dim;
+  return call.queries.rows >= 256 && call.gallery.rows >= 8192 && dim >= 64 && dim <= 4096 && call.k > 0 && call.k <= 64 &&
+         pool.threads <= 16;
+}
+
+template <class T>
+void topk(const TopkCall& call, const Parallel& pool) {
+  if (!pays(call, pool)) return Topk<T>(call, pool).run();
+  constexpr int64_t kStride = kCodeStride<int8_t>;
+  Buffer<int64_t> rescored(call.queries.rows);
+  const int64_t stride = (call.gallery.dim + kStride - 1) / kStride * kStride;
+  screened_topk<T>(
+      {.topk = call, .codes = {.codes = nullptr, .records = nullptr, .stride = stride, .int8 = true}, .rescored = rescored.get()}, pool);
+}
+
 }  // namespace
 
+void topk_f32(const TopkCall& call, const Parallel& pool) { topk<float>(call, pool); }
+void topk_f64(const TopkCall& call, const Parallel& pool) { topk<double>(call, pool); }
 void code_rows_f32(const CodeRowsCall& call, const Parallel& pool) { code_rows<float>(call, pool); }
 void code_rows_f64(const CodeRowsCall& call, const Parallel& pool) { code_rows<double>(call, pool); }
 void screened_topk_f32(const ScreenedTopkCall& call, const Parallel& pool) { screened_topk<float>(call, pool); }

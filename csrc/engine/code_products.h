@@ -13,8 +13,6 @@
 
 namespace pairloom::PAIRLOOM_ISA {
 
-using Ints = VectorOf<int32_t>::type;
-
 constexpr int64_t kPanelQueries = 16;
 constexpr int kPanelVectors = static_cast<int>(kPanelQueries) / kLanes<float>;
 constexpr int64_t kCodeRows = 32;  // that a call takes at least, zeros at the end of a gallery

@@ -1,8 +1,9 @@
-// The loops of a search in coded rows (engine/code_products.h): queries are coded in panels, blocks of the gallery are multiplied with
-// groups of panels while both are in cache, and what becomes of the products is said by the class that derives from this one:
+// The loops of a search in coded rows (engine/code_products.h), which are coded on the way where no codes are given: queries are coded in
+// panels, blocks of the gallery are multiplied with groups of panels while both are in cache, and what becomes of the products is said by
+// the class that derives from this one:
 //
 //   prepare(q, coded, panel, lane)            query q of the chunk is loaded and coded; -1: the lane has none
-//   numbers_of_rows(first, count, RowNumbers&)   what it needs of `count` gallery rows, at most kBlockRows
+//   numbers_of_rows(records, count, RowNumbers&)   what it needs of `count` gallery rows, at most kBlockRows
 //   Thread(search, first panel, last panel)   what a thread has of its own while it scans
 //   take(block, first, count, i, panel, thread, part)   the products of `count` rows from `first` on with a panel, the block's i-th
 //   finish(begin, end)                        the answers of queries [begin, end) of the chunk
@@ -37,7 +38,8 @@ class CodeScan {
         depth_(gallery.stride),
         stride_(padded_stride<T>(topk.queries.dim)),
         blocks_((m_ + kBlockRows - 1) / kBlockRows),
-        parts_(topk.queries.rows < 2 * kGroup * pool.threads ? std::clamp<int64_t>(blocks_ / 4, 1, pool.threads) : 1),
+        parts_(gallery.codes == nullptr || topk.queries.rows < 2 * kGroup * pool.threads ? std::clamp<int64_t>(blocks_ / 4, 1, pool.threads)
+                                                                                         : 1),
         chunk_(queries_per_chunk(item_bytes)),
         queries_(chunk_ * stride_),
         panels_(in_panels(chunk_) * panel_size()) {}
@@ -54,10 +56,14 @@ class CodeScan {
 
   // A block of the gallery, and the products of its codes with a group of queries.
   struct Block {
-    explicit Block(int64_t depth) : codes(kBlockRows * depth), products(kBlockRows * kGroup) {}
+    explicit Block(int64_t depth) : codes(kBlockRows * depth), row(depth), row_codes(depth), products(kBlockRows * kGroup) {}
     Buffer<Code> codes;
+    Buffer<T> row;  // that is coded on the way
+    Buffer<Stored> row_codes;
     Buffer<int32_t> products;
     typename Search::RowNumbers rows;
+    float own_records[kCodeRecords * kBlockRows];
+    Records records;
     int32_t begin[kBlockRows];  // of the sums of a row
   };
 
@@ -78,7 +84,6 @@ class CodeScan {
 
   static int64_t in_panels(int64_t queries) { return (queries + kPanelQueries - 1) / kPanelQueries; }
   int64_t panel_size() const { return depth_ / Packing::kTogether * kPanelQueries; }
-  const float* record(CodeRecord which) const { return gallery_.records + which * m_; }
 
   const TopkCall& topk_;
   const CodedRows& gallery_;
@@ -106,7 +111,7 @@ class CodeScan {
       for (int64_t p = begin; p < end; ++p) {
         for (int64_t lane = 0; lane < kPanelQueries; ++lane) {
           const int64_t q = p * kPanelQueries + lane;
-          CodedRow coded{0.0f, 0.0f, 0.0f, 0};
+          CodedRow coded{0.0f, 0.0f, 0.0f, 0.0f, 0};
           std::fill(codes.get(), codes.get() + depth_, Stored{0});
           if (q < count) {
             T* row = queries_.get() + q * stride_;
@@ -141,7 +146,7 @@ class CodeScan {
     for (int64_t b = block_begin; b < block_end; ++b) {
       const int64_t first = b * kBlockRows, count = std::min(kBlockRows, m_ - first);
       const Code* codes = read_block(first, count, block);
-      search.numbers_of_rows(first, count, block.rows);
+      search.numbers_of_rows(block.records, count, block.rows);
       for (int64_t p = p_begin; p < p_end; p += kGroupPanels) {
         const int64_t panels = std::min(kGroupPanels, p_end - p);
         for (int64_t r = 0; r < kBlockRows; ++r) {
@@ -154,10 +159,24 @@ class CodeScan {
     }
   }
 
+  // Codes `count` rows into the block, with its own records.
+  void code_block(int64_t first, int64_t count, Block& block) const {
+    for (int64_t r = 0; r < count; ++r) {
+      copy_row(topk_.gallery, first + r, block.row.get());
+      store_record(code_row(block.row.get(), topk_.gallery.dim, depth_, block.row_codes.get()), block.own_records + r, kBlockRows);
+      std::copy(block.row_codes.get(), block.row_codes.get() + depth_, block.codes.get() + r * depth_);
+    }
+    std::fill(block.codes.get() + count * depth_, block.codes.get() + kBlockRows * depth_, Code{0});
+  }
+
   // Codes of `count` rows as the products take them, with zero rows behind the last.
   const Code* read_block(int64_t first, int64_t count, Block& block) const {
-    for (int64_t r = 0; r < count; ++r) block.begin[r] = Packing::kOffset * static_cast<int32_t>(record(kCodeSum)[first + r]);
+    const bool given = gallery_.codes != nullptr;
+    block.records = given ? Records{gallery_.records + first, m_} : Records{block.own_records, kBlockRows};
+    if (!given) code_block(first, count, block);
+    for (int64_t r = 0; r < count; ++r) block.begin[r] = Packing::kOffset * static_cast<int32_t>(block.records[kCodeSum][r]);
     std::fill(block.begin + count, block.begin + kBlockRows, 0);
+    if (!given) return block.codes.get();
     const Stored* stored = static_cast<const Stored*>(gallery_.codes) + first * depth_;
     if constexpr (std::is_same_v<Code, Stored>) {
       if (count == kBlockRows) return stored;

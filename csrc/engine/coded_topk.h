@@ -11,8 +11,7 @@ template <class Products>
 class CodedTopk : CodeScan<float, Products, CodedTopk<Products>> {
   using Scan = CodeScan<float, Products, CodedTopk>;
   friend Scan;
-  using Scan::topk_, Scan::m_, Scan::k_, Scan::parts_, Scan::chunk_, Scan::kGroup, Scan::record, Scan::in_panels, Scan::excludes,
-      Scan::first_query_;
+  using Scan::topk_, Scan::m_, Scan::k_, Scan::parts_, Scan::chunk_, Scan::kGroup, Scan::in_panels, Scan::excludes, Scan::first_query_;
   using typename Scan::Block, typename Scan::Packing;
 
  public:
@@ -41,11 +40,11 @@ class CodedTopk : CodeScan<float, Products, CodedTopk<Products>> {
     return residual < std::numeric_limits<float>::infinity() ? scale : std::numeric_limits<float>::quiet_NaN();
   }
 
-  void numbers_of_rows(int64_t first, int64_t count, RowNumbers& numbers) const {
+  void numbers_of_rows(const Records& records, int64_t count, RowNumbers& numbers) const {
     const bool cosine = topk_.similarity == Similarity::cosine;
     for (int64_t r = 0; r < count; ++r) {
-      const float scale = scale_or_nan(record(kScale)[first + r], record(kResidual)[first + r]);
-      numbers.scale[r] = cosine ? scale * record(kInverseNorm)[first + r] : scale;
+      const float scale = scale_or_nan(records[kScale][r], records[kResidual][r]);
+      numbers.scale[r] = cosine ? scale * records[kInverseNorm][r] : scale;
     }
   }
 

@@ -168,9 +168,9 @@ RowsOf<T> rows_in_place(const Matrix& m, int64_t first, int64_t count, T* scratc
   return {scratch, stride};
 }
 
-// What load_row multiplies rows by. Factors from `count` on are 0.
+// What load_row multiplies rows by: kPanel factors, those from `count` on 0.
 template <class T>
-void row_factors(RowsOf<T> rows, int64_t count, int64_t dim, bool normalize, T (&factors)[kPanel<T>]) {
+void row_factors(RowsOf<T> rows, int64_t count, int64_t dim, bool normalize, T* factors) {
   for (int64_t r = 0; r < kPanel<T>; ++r) {
     factors[r] = r >= count ? T{0} : normalize ? inverse_norm(rows.data + r * rows.stride, dim) : T{1};
   }

@@ -29,8 +29,8 @@ struct RowBounds {
 };
 
 // From what is stored of rows. Scores of distances are negated squares here: the order is the same. `rounding` is (D + ..) 2^-24.
-inline void bounds_of_rows(Similarity similarity, const float* scale, const float* residual, const float* norm, const float* inverse_norm,
-                           int64_t count, float rounding, RowBounds& out) {
+inline void bounds_of_rows(Similarity similarity, const Records& records, int64_t count, float rounding, RowBounds& out) {
+  const float *scale = records[kScale], *residual = records[kResidual], *norm = records[kNorm], *inverse_norm = records[kInverseNorm];
   constexpr float kUp = 1.0f + 1e-5f;
   std::fill(out.offset, out.offset + count, 0.0f);
   std::fill(out.slack, out.slack + count, 0.0f);
@@ -61,7 +61,7 @@ template <class T, class Products>
 class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
   using Scan = CodeScan<T, Products, ScreenedTopk>;
   friend Scan;
-  using Scan::topk_, Scan::pool_, Scan::m_, Scan::k_, Scan::stride_, Scan::parts_, Scan::chunk_, Scan::queries_, Scan::kGroup, Scan::record,
+  using Scan::topk_, Scan::pool_, Scan::m_, Scan::k_, Scan::stride_, Scan::parts_, Scan::chunk_, Scan::queries_, Scan::kGroup,
       Scan::in_panels, Scan::excludes, Scan::first_query_;
   using typename Scan::Block, typename Scan::Packing, typename Scan::Stored;
 
@@ -148,9 +148,8 @@ class ScreenedTopk : CodeScan<T, Products, ScreenedTopk<T, Products>> {
 
   static int64_t capacity(const TopkCall& topk) { return 4 * std::min(topk.k, topk.gallery.rows) + 1024; }
 
-  void numbers_of_rows(int64_t first, int64_t count, RowBounds& bounds) const {
-    bounds_of_rows(topk_.similarity, record(kScale) + first, record(kResidual) + first, record(kNorm) + first, record(kInverseNorm) + first,
-                   count, static_cast<float>(rounding_), bounds);
+  void numbers_of_rows(const Records& records, int64_t count, RowBounds& bounds) const {
+    bounds_of_rows(topk_.similarity, records, count, static_cast<float>(rounding_), bounds);
   }
 
   void prepare(int64_t q, const CodedRow& a, int64_t p, int64_t lane) {

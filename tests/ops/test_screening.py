@@ -252,3 +252,34 @@ REFUSED = [
 def test_refused(call, kind, words):
     with pytest.raises(kind, match=words):
         call(torch.randn(2, 6), torch.randn(9, 6))
+
+
+@pytest.mark.parametrize("kind", ["plain", "integers", "duplicates", "strange"])
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("level", isa_levels())
+def test_many_queries_screen_by_themselves(level, similarity, kind):
+    """From 256 queries and 8,192 rows on the gallery is coded on the way; fewer queries see every row in full."""
+    generator = torch.Generator().manual_seed(0)
+    rows = spoilt(torch.randn(8300, 70, generator=generator), kind, generator)
+    queries = spoilt(torch.randn(260, 70, generator=generator), kind, generator)
+    exclude = torch.randint(0, 8300, (260,), generator=generator)
+    with using_isa(level):
+        parts = [
+            pairloom.topk(q, rows, 5, similarity=similarity, exclude=e)
+            for q, e in zip(queries.split(130), exclude.split(130), strict=True)
+        ]
+        for threads in (1, 3):
+            with using_threads(threads):
+                scores, ids = pairloom.topk(queries, rows, 5, similarity=similarity, exclude=exclude)
+            assert torch.equal(ids, torch.cat([part[1] for part in parts]))
+            assert torch.equal(scores, torch.cat([part[0] for part in parts]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_many_queries_of_other_dtypes(dtype):
+    torch.manual_seed(0)
+    rows, queries = torch.randn(8200, 64).to(dtype)[:, :64], torch.randn(300, 128).to(dtype)[:, ::2]
+    scores, ids = pairloom.topk(queries, rows, 64)
+    parts = [pairloom.topk(part, rows, 64) for part in queries.split(100)]
+    assert torch.equal(ids, torch.cat([part[1] for part in parts]))
+    assert torch.equal(scores, torch.cat([part[0] for part in parts]))
