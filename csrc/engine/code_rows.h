@@ -50,7 +50,8 @@ Encoding encode(const T* x, int64_t dim, double norm, float scale, int8_t* codes
   vec<float> squares{};
   Ints sums{};
   for (int64_t k = 0; k < dim; k += kLanes<float>) {
-    const vec<float> steps = load_floats(x + k, dim - k) * inverse;
+    vec<float> steps = load_floats(x + k, dim - k) * inverse;
+    __asm__("" : "+m"(steps));  // rounded here: fused with the addition below, codes would depend on the instruction set
     // A little above 127.5 is cut off to 127 as well.
     const Ints code = __builtin_convertvector(steps + (steps < 0.0f ? splat(-0.5f) : splat(0.5f)), Ints);
     const vec<float> error = steps - __builtin_convertvector(code, vec<float>);

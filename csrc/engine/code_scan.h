@@ -92,7 +92,7 @@ class CodeScan {
   const int64_t depth_;   // of the codes, padded
   const int64_t stride_;  // of a loaded row
   const int64_t blocks_;
-  const int64_t parts_;      // of the gallery, where the queries are too few to share out
+  const int64_t parts_;      // of the gallery: where queries are too few to share out, or rows are coded on the way
   const int64_t chunk_;      // of queries
   int64_t first_query_ = 0;  // of the chunk at work
   Buffer<T> queries_;

@@ -166,8 +166,9 @@ class Int8Gallery:
         scale = max |x| / 127,  codes = round(x / scale);    s(a, b) = (scale_a scale_b) (codes_a . codes_b)
 
     with the product of the codes exact in int32, and queries coded by the same rule; "cosine" divides by the norms of
-    the rows before they were coded. Ids are those of these scores: the best first, the lowest id first among equals,
-    the same on every processor. For exact answers see `Gallery`.
+    the rows before they were coded. Ids are those of these scores: the best first, the lowest id first among equals.
+    Codes and "dot" are the same on every processor; in "cosine" the norm of a query may round differently. For exact
+    answers see `Gallery`.
 
     Args:
         embeddings: (M, D) float tensor on the CPU, or a NumPy array or memory map; read once, not kept.

@@ -39,8 +39,8 @@ class TopkStats(NamedTuple):
     """What a search did, of `topk` with ``return_stats``."""
 
     rescored: Tensor
-    """(Q,) int64: gallery rows that were scored in full precision; all of them where nothing was screened, none in an
-    `Int8Gallery`."""
+    """(Q,) int64: gallery rows that were scored in full precision; none in an `Int8Gallery`, all of them in a gallery
+    without codes, where what the kernel leaves out by itself is not counted."""
 
 
 @overload

@@ -100,3 +100,15 @@ def test_other_dtypes(dtype):
     assert scores.dtype == torch.float32
     expected = pairloom.topk(queries.float(), pairloom.Int8Gallery(rows.float()), 3)
     assert torch.equal(ids, expected[1])
+
+
+def test_codes_do_not_depend_on_the_level():
+    """Numbers in the middle between two steps too, where a fused rounding would choose the other one."""
+    torch.manual_seed(0)
+    rows = torch.randn(20000, 128)
+    rows[:5000] = (torch.randint(-126, 126, (5000, 128)) + 0.5) * torch.rand(5000, 1)
+    codes = []
+    for level in isa_levels():
+        with using_isa(level):
+            codes.append(torch.ops.pairloom.code_rows(rows, "int8")[0])
+    assert all(torch.equal(found, codes[0]) for found in codes[1:])
