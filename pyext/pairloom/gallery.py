@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -300,8 +301,8 @@ def _take_place(partial: Path, folder: Path) -> None:
         try:
             partial.rename(folder)
             return
-        except OSError:
-            if not folder.is_dir():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         replaced = _beside(folder, "replaced")
         with contextlib.suppress(FileNotFoundError):  # someone else was faster

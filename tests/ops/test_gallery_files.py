@@ -99,6 +99,29 @@ def test_opened_by_several_threads_at_once(stored, screen, monkeypatch):
     assert entries(path) == ["rows.npy", f"rows.npy.{screen}"]
 
 
+def test_many_copies_take_one_place(tmp_path):
+    """The folder may be gone again between a refused rename and the next look at it."""
+    folder, failed = tmp_path / "copy", []
+
+    def work(name):
+        try:
+            for turn in range(200):
+                partial = tmp_path / f"{name}.{turn}"
+                partial.mkdir()
+                (partial / gallery_module.ABOUT).write_text(name)
+                gallery_module._take_place(partial, folder)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcdefgh"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert entries(folder) == ["copy"]
+
+
 def test_what_a_killed_process_left_is_in_nobodys_way(stored):
     path, rows = stored
     path.with_name(f"rows.npy.int8.{os.getpid()}.partial").mkdir()  # in a container ids come again
