@@ -1,4 +1,4 @@
-"""Build of the extension: run CMake with Ninja, then put the three libraries into the package.
+"""Build of the extension: run CMake with Ninja, then put the four libraries into the package.
 
 Everything about compiling stands in CMakeLists.txt, everything about the package in pyproject.toml; this file only
 joins the two. CMake works in build/<interpreter tag>/ and keeps its objects there, so that a second build compiles only
@@ -90,7 +90,12 @@ class CMakeBuild(build_ext):
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
         run([configure[0], "--build", str(tree), "--parallel", jobs], "compiling failed")
         libraries = [path for path in sorted((tree / "lib").iterdir()) if path.suffix == ".so"]
-        wanted = {"libpairloom.so", "libpairloom_torch.so", f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"}
+        wanted = {
+            "libpairloom.so",
+            "libpairloom_torch.so",
+            "libpairloom_ort.so",
+            f"_native{sysconfig.get_config_var('EXT_SUFFIX')}",
+        }
         if {path.name for path in libraries} != wanted:
             stop(f"expected {sorted(wanted)} in {tree / 'lib'}; delete {tree} and build again.")
         return libraries

@@ -196,7 +196,9 @@ def export(encoder: nn.Module, images: Tensor, path: Path) -> pairloom.export.Re
     """Write encoder, normalisation and top-k search of the images' embeddings as one ONNX file."""
     gallery = embed(encoder, images)
     retriever = pairloom.export.Retriever(encoder, gallery, k=NEIGHBOURS + 1)  # one more: a gallery image finds itself
-    pairloom.export.to_onnx(retriever, (images[:2],), path, input_names=["images"], output_names=["scores", "ids"])
+    pairloom.export.module_to_onnx(
+        retriever, (images[:2],), path, input_names=["images"], output_names=["scores", "ids"]
+    )
     operators = Counter(node.op_type for node in onnx.load(path).graph.node)
     say(f"{shown(path)}: {path.stat().st_size / 1e6:.1f} MB, gallery of {len(images)} embeddings included")
     say("operators: " + ", ".join(f"{name} x{n}" if n > 1 else name for name, n in sorted(operators.items())))

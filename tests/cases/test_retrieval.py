@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import pairloom
-from pairloom.export import Retriever, to_onnx
+from pairloom.export import Retriever, module_to_onnx
 from pairloom.testing import isa_levels, using_isa, using_threads
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "squared_euclidean")
@@ -94,7 +94,9 @@ class TestL29OneGraphFromItemsToIds:
         torch.manual_seed(0)
         gallery = torch.randn(20, 8).repeat_interleave(3, 0)  # every row three times: ties everywhere
         retriever = Retriever(nn.Sequential(nn.Linear(5, 8), nn.ReLU()), gallery, k=7).eval()
-        path = to_onnx(retriever, (torch.randn(3, 5),), tmp_path / "retriever.onnx", output_names=["scores", "ids"])
+        path = module_to_onnx(
+            retriever, (torch.randn(3, 5),), tmp_path / "retriever.onnx", output_names=["scores", "ids"]
+        )
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         assert [output.name for output in session.get_outputs()] == ["scores", "ids"]
         for batch in (1, 2, 33):

@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from pairloom.export import to_onnx
+from pairloom.export import module_to_onnx
 from tests.generic.common import Call, dynamic_shapes, every_sample, outputs_of, sample_named, tensors_of
 
 SHAPES = [(7, 10, 5), (2, 3, 5), (40, 33, 5)]
@@ -15,7 +15,7 @@ SHAPES = [(7, 10, 5), (2, 3, 5), (40, 33, 5)]
 def test_equals_eager_at_other_sizes(record, name, tmp_path):
     sample = sample_named(record, name)
     module = Call(record, sample)
-    path = to_onnx(
+    path = module_to_onnx(
         module, tensors_of(sample), tmp_path / "call.onnx", dynamic_batch=False, dynamic_shapes=dynamic_shapes(sample)
     )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

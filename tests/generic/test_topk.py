@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pairloom
-from pairloom.export import to_onnx
+from pairloom.export import module_to_onnx
 from pairloom.testing import isa_levels, using_isa, using_threads
 from tests.generic.common import DTYPES
 
@@ -211,7 +211,7 @@ def everywhere(k, similarity, folder):
     buffer.seek(0)
     yield "torchscript", torch.jit.load(buffer)
     yield "export", torch.export.export(module, example, dynamic_shapes=dynamic).module()
-    path = to_onnx(module, example, folder / "topk.onnx", dynamic_shapes=dynamic, dynamic_batch=False)
+    path = module_to_onnx(module, example, folder / "topk.onnx", dynamic_shapes=dynamic, dynamic_batch=False)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def onnx(queries, gallery):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import pairloom
-from pairloom.export import to_onnx
+from pairloom.export import module_to_onnx
 
 LISTS = [[2, 0], [], [4]]
 CSR = (torch.tensor([0, 2, 2, 3]), torch.tensor([2, 0, 4]))
@@ -100,7 +100,7 @@ def test_torchscript():
 def test_onnx(tmp_path):
     n, m, ids = (torch.export.Dim(name) for name in ("n", "m", "ids"))
     shapes = ({0: n}, {0: m}, {0: n + 1}, {0: ids})
-    path = to_onnx(
+    path = module_to_onnx(
         Without(), (QUERIES, GALLERY, *CSR), tmp_path / "topk.onnx", dynamic_shapes=shapes, dynamic_batch=False
     )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -9,7 +9,7 @@ from torch import nn
 
 import pairloom
 from pairloom._registry import records
-from pairloom.export import Retriever, onnx_decompositions, to_aoti, to_onnx
+from pairloom.export import Retriever, module_to_onnx, onnx_decompositions, to_aoti
 from pairloom.reference._rows import standard_log1p
 
 
@@ -23,7 +23,7 @@ def test_retriever_is_one_file_with_a_dynamic_batch(tmp_path):
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 16))
     retriever = Retriever(encoder, torch.randn(200, 16), k=10)
-    path = to_onnx(
+    path = module_to_onnx(
         retriever, (torch.randn(4, 1, 8, 8),), tmp_path / "retriever.onnx",
         input_names=["images"], output_names=["scores", "ids"],
     )  # fmt: skip
@@ -43,7 +43,7 @@ def test_retriever_is_one_file_with_a_dynamic_batch(tmp_path):
 def test_ties_nan_and_padding_are_the_same_in_onnx_runtime(similarity, tmp_path):
     gallery = torch.tensor([[1.0, 0.0], [2.0, 0.0], [torch.nan, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
     retriever = Retriever(nn.Identity(), gallery, k=8, similarity=similarity)
-    path = to_onnx(retriever, (torch.tensor([[1.0, 0.0], [0.0, 1.0]]),), tmp_path / "tied.onnx")
+    path = module_to_onnx(retriever, (torch.tensor([[1.0, 0.0], [0.0, 1.0]]),), tmp_path / "tied.onnx")
     for queries in (torch.tensor([[1.0, 0.0]]), torch.tensor([[torch.nan, 1.0], [0.0, 0.0], [-1.0, 3.0]])):
         scores, ids = run(path, queries)
         expected_scores, expected_ids = retriever(queries)
@@ -55,7 +55,7 @@ def test_a_loss_exports(tmp_path):
     torch.manual_seed(1)
     x, labels = torch.randn(6, 4), torch.arange(6) // 2
     loss = pairloom.MultiSimilarityLoss(epsilon=0.1)
-    path = to_onnx(loss, (x, labels), tmp_path / "loss.onnx")
+    path = module_to_onnx(loss, (x, labels), tmp_path / "loss.onnx")
     x, labels = torch.randn(9, 4), torch.arange(9) // 2
     np.testing.assert_allclose(run(path, x, labels)[0], loss(x, labels), rtol=1e-5)
 
@@ -126,9 +126,9 @@ def test_every_operator_has_a_plain_body():
 def test_a_batch_of_one_is_no_example(tmp_path):
     retriever = Retriever(nn.Identity(), torch.eye(3), k=2)
     with pytest.raises(ValueError, match="two or more rows"):
-        to_onnx(retriever, (torch.ones(1, 3),), tmp_path / "one.onnx")
+        module_to_onnx(retriever, (torch.ones(1, 3),), tmp_path / "one.onnx")
     with pytest.raises(ValueError, match="all must be the same batch"):
-        to_onnx(retriever, (torch.ones(2, 3), torch.ones(3, 3)), tmp_path / "two.onnx")
+        module_to_onnx(retriever, (torch.ones(2, 3), torch.ones(3, 3)), tmp_path / "two.onnx")
 
 
 def test_a_wrong_file_is_reported(tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_wrong_file_is_reported(tmp_path, monkeypatch):
     retriever = Retriever(nn.Identity(), torch.eye(3), k=2)
     monkeypatch.setattr(module, "as_tuple", lambda outputs: (outputs[0] + 1, outputs[1]))
     with pytest.raises(RuntimeError, match=r"output 0 of .* differs .* by up to 1, allowed is 1e-05"):
-        to_onnx(retriever, (torch.ones(2, 3),), tmp_path / "wrong.onnx")
+        module_to_onnx(retriever, (torch.ones(2, 3),), tmp_path / "wrong.onnx")
 
 
 @pytest.mark.slow

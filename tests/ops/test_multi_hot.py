@@ -222,7 +222,7 @@ def test_export_to_onnx(tmp_path):
         def forward(self, x, labels):
             return hcl(x, labels)
 
-    pairloom.export.to_onnx(Loss(), (torch.randn(12, 4), random_labels(12, 40).long()), tmp_path / "loss.onnx")
+    pairloom.export.module_to_onnx(Loss(), (torch.randn(12, 4), random_labels(12, 40).long()), tmp_path / "loss.onnx")
 
 
 @pytest.mark.parametrize(

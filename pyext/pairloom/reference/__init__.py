@@ -9,6 +9,7 @@ from pairloom.reference.batch_hard_triplet import batch_hard_triplet
 from pairloom.reference.binomial_deviance import binomial_deviance
 from pairloom.reference.circle import circle
 from pairloom.reference.clip import clip
+from pairloom.reference.coded_topk import coded_topk
 from pairloom.reference.contrastive import contrastive
 from pairloom.reference.dcl import dcl
 from pairloom.reference.hcl import hcl
@@ -28,6 +29,7 @@ __all__ = [
     "binomial_deviance",
     "circle",
     "clip",
+    "coded_topk",
     "contrastive",
     "dcl",
     "hcl",

@@ -25,9 +25,8 @@ def topk(
     exclude_indices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(Q, D), (M, D), (Q + 1,), (E,) -> scores (Q, k) in the compute dtype, indices (Q, k) int64. Memory O(Q M)."""
-    returnable = _returnable(queries, gallery, k, similarity, exclude_indptr, exclude_indices)
-    scores, indices = torch.sort(returnable, dim=1, descending=True, stable=True)
-    return _pad_missing(scores.narrow(1, 0, k), indices.narrow(1, 0, k))
+    scores = pairwise_similarity(queries, gallery, similarity)
+    return best(_without(scores, exclude_indptr, exclude_indices), k)
 
 
 def topk_standard(
@@ -38,32 +37,39 @@ def topk_standard(
     exclude_indptr: Tensor | None = None,
     exclude_indices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`topk` in the operators that ONNX has: its TopK returns the lowest index first, so no full sort is needed.
+    """`topk` in the operators that ONNX has."""
+    scores = pairwise_similarity(queries, gallery, similarity)
+    return best_standard(_without(scores, exclude_indptr, exclude_indices), k)
 
-    Only for export: ``aten.topk`` itself does not promise an order of ties.
+
+def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best columns of scores (Q, M)."""
+    scores, indices = torch.sort(_returnable(scores, k), dim=1, descending=True, stable=True)
+    return _pad_missing(scores.narrow(1, 0, k), indices.narrow(1, 0, k))
+
+
+def best_standard(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`best` for export: ONNX's TopK returns the lowest index first, so no full sort is needed.
+
+    Only there: ``aten.topk`` itself does not promise an order of ties.
     """
-    returnable = _returnable(queries, gallery, k, similarity, exclude_indptr, exclude_indices)
-    scores, indices = torch.topk(returnable, k, dim=1)
+    scores, indices = torch.topk(_returnable(scores, k), k, dim=1)
     return _pad_missing(scores, indices)
 
 
-def _returnable(
-    queries: Tensor,
-    gallery: Tensor,
-    k: int,
-    similarity: str,
-    exclude_indptr: Tensor | None,
-    exclude_indices: Tensor | None,
-) -> Tensor:
-    """Scores, -inf for NaN and excluded rows, and enough columns of -inf behind them that k of them always exist."""
-    scores = pairwise_similarity(queries, gallery, similarity)
+def _returnable(scores: Tensor, k: int) -> Tensor:
+    """-inf for NaN, and enough columns of -inf behind them that k of them always exist."""
     scores = torch.where(scores.isnan(), -torch.inf, scores)
-    if exclude_indptr is not None and exclude_indices is not None:
-        scores = scores.masked_fill(_excluded(scores, exclude_indptr, exclude_indices), -torch.inf)
     if isinstance(scores.shape[1], int) and scores.shape[1] >= k:
         return scores
     # Always k of them, whatever M is: an exported graph whose gallery size is dynamic has no `min(k, M)`.
     return torch.cat([scores, scores.new_full((scores.shape[0], k), -torch.inf)], dim=1)
+
+
+def _without(scores: Tensor, exclude_indptr: Tensor | None, exclude_indices: Tensor | None) -> Tensor:
+    if exclude_indptr is None or exclude_indices is None:
+        return scores
+    return scores.masked_fill(_excluded(scores, exclude_indptr, exclude_indices), -torch.inf)
 
 
 def _excluded(scores: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:

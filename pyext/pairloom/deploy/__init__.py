@@ -1,0 +1,5 @@
+"""Serving without torch."""
+
+from pairloom.deploy.ort import ort_library
+
+__all__ = ["ort_library"]
