@@ -11,6 +11,7 @@ PACKAGE_DIR = Path(__file__).resolve().parent
 LIBRARIES = {
     "core": PACKAGE_DIR / "libpairloom.so",
     "operators": PACKAGE_DIR / "libpairloom_torch.so",
+    "onnx runtime": PACKAGE_DIR / "libpairloom_ort.so",
     "module": PACKAGE_DIR / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}",
 }
 

@@ -133,7 +133,7 @@ def test_a_batch_of_one_is_no_example(tmp_path):
 
 def test_a_wrong_file_is_reported(tmp_path, monkeypatch):
     """The comparison is real: a runtime that answers otherwise is an error."""
-    from pairloom.export import onnx as module
+    from pairloom.export import module_onnx as module
 
     retriever = Retriever(nn.Identity(), torch.eye(3), k=2)
     monkeypatch.setattr(module, "as_tuple", lambda outputs: (outputs[0] + 1, outputs[1]))

@@ -1,4 +1,4 @@
-"""Proves that the three libraries need only what they may need and that nothing of the building machine is in them."""
+"""Proves that the libraries need only what they may need and that nothing of the building machine is in them."""
 
 import re
 from pathlib import Path
@@ -18,6 +18,16 @@ def test_core_and_module_know_no_torch() -> None:
         assert not [
             library for library in needed(LIBRARIES[name]) if re.match(r"lib(torch|c10|aten|gomp|omp)", library)
         ]
+
+
+def test_library_for_onnx_runtime_stands_alone() -> None:
+    """One file serves ONNX Runtime: no library of ours beside it, and nothing in it that a host could mistake."""
+    path = LIBRARIES["onnx runtime"]
+    allowed = r"(libc|libm|libstdc\+\+|libgcc_s|libpthread|ld-linux-x86-64)\.so\.\d+"
+    assert not [library for library in needed(path) if not re.fullmatch(allowed, library)]
+    assert re.findall(r" ([TWVBDRiu]) (.+)", output("nm", "-D", "--defined-only", str(path))) == [
+        ("T", "RegisterCustomOps")
+    ]
 
 
 def test_operators_need_torch_but_no_python() -> None:

@@ -1,4 +1,4 @@
-"""Proves what a wheel holds: the package and its three libraries, neither sources nor anybody else's libraries."""
+"""Proves what a wheel holds: the package and its libraries, neither sources nor anybody else's libraries."""
 
 import subprocess
 import sys

@@ -4,8 +4,8 @@
     pairloom.TopKInt8       <k, similarity> (queries, codes, records)            -> (scores, indices)
 
 A body is what the exporter makes of the reference (decision 8), so there is no second definition. It is made for one k,
-one similarity and, where it is known, one size of the gallery; the attributes are for the kernels of csrc/ort. ``codes``
-and ``records`` of TopKSimilarity help only these: the body does without.
+one similarity and, where it is known, one size of the gallery; the attributes are for the kernels of csrc/ort.
+``codes`` and ``records`` of TopKSimilarity help only these: the body does without.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom.export._onnx import less_noise, need, without_traces
+from pairloom.gallery import Int8Gallery
 from pairloom.reference.coded_topk import coded_topk_standard
 from pairloom.reference.topk import topk_standard
 
@@ -56,21 +57,20 @@ def topk_function(
     return function
 
 
-def coded_topk_function(k: int, similarity: str, codes: Tensor, records: Tensor, dim: int, opset: int | None) -> Any:
-    """TopKInt8 as an `onnx_ir.Function`, for these codes of rows with so many dimensions."""
+def coded_topk_function(k: int, similarity: str, gallery: Int8Gallery, opset: int | None) -> Any:
+    """TopKInt8 as an `onnx_ir.Function`, for a gallery of this size."""
     shapes = ({0: torch.export.Dim("batch")}, None, None)
-    example = (torch.empty(3, dim), codes, records)
+    example = (torch.empty(3, gallery.shape[1]), *gallery._codes)
     return _function(TOPK_INT8, _CodedTopk(k, similarity), example, shapes, ["queries", "codes", "records"], opset)
 
 
 def _function(
-    name: str, body: nn.Module, args: tuple[Tensor, ...], shapes: Any, inputs: list[str], opset: int | None
+    name: str, body: _Topk, args: tuple[Tensor, ...], shapes: Any, inputs: list[str], opset: int | None
 ) -> Any:
     ir = need("onnx_ir")
-    assert isinstance(body, _Topk)
     with torch.no_grad(), less_noise():
         program = torch.onnx.export(
-            body,
+            body.eval(),
             args,
             dynamo=True,
             dynamic_shapes=shapes,

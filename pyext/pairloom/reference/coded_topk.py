@@ -3,7 +3,7 @@
     scale_x = max |x| / 127,   codes_x = x / scale_x rounded to the nearest integer, halves away from 0
     s(a, b) = (codes_a . codes_b) (scale_a scale_b)        "cosine": a / |a| is coded, and divided by |b| at the end
 
-The product of the codes is exact. A row that is NaN or of norm 1e18 and more has no codes: its scores are NaN, and NaN is
+The product of the codes is exact. A row with NaN or of norm 1e18 and more has no codes: its scores are NaN, and NaN is
 never returned. A row with a scale below 1e-30 has the scale 0.
 """
 
