@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pairloom import export, functional, losses, metrics, miners, mining, reference
+    from pairloom import deploy, export, functional, losses, metrics, miners, mining, reference
     from pairloom._stats import PairStats
     from pairloom.embedding_queue import EmbeddingQueue
     from pairloom.gallery import Gallery, Int8Gallery
@@ -97,7 +97,7 @@ _HOME = {
     "stream_rows": "pairloom.streaming",
     "topk": "pairloom.scoring",
 }
-_SUBPACKAGES = ("export", "functional", "losses", "metrics", "miners", "mining", "reference", "testing")
+_SUBPACKAGES = ("deploy", "export", "functional", "losses", "metrics", "miners", "mining", "reference", "testing")
 
 __all__ = [
     "BatchHardMiner",
@@ -135,6 +135,7 @@ __all__ = [
     "TripletMarginMiner",
     "UniformTripletMiner",
     "__version__",
+    "deploy",
     "export",
     "functional",
     "losses",

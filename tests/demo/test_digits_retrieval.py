@@ -59,11 +59,12 @@ def test_prints_scores_and_progress(demo: tuple[Path, str]) -> None:
 
 
 def test_onnx_file_answers_as_pytorch(demo: tuple[Path, str]) -> None:
-    """The demo's own comparison: a row for each batch size, every verdict ok."""
+    """The demo's own comparison: a row for each kernel and batch size, every verdict ok."""
     _, printed = demo
-    rows = re.findall(r"(\d+) │ +(\d+) of (\d+) │ +(\S+) │ +(ok|FAILED)", printed)
-    assert [int(batch) for batch, *_ in rows] == [1, 2, 7, 64, 896]
-    for batch, equal, answers, difference, verdict in rows:
+    rows = re.findall(r"(\S+) │ +(\d+) │ +(\d+) of (\d+) │ +(\S+) │ +(ok|FAILED)", printed)
+    assert [kernel for kernel, *_ in rows] == ["Runtime"] * 5 + ["pairloom"] * 5
+    assert [int(batch) for _, batch, *_ in rows] == [1, 2, 7, 64, 896] * 2
+    for _, batch, equal, answers, difference, verdict in rows:
         assert verdict == "ok"
         assert int(answers) == 6 * int(batch)
         assert int(answers) - int(equal) <= 4  # ties by rounding, if any
@@ -74,7 +75,8 @@ def test_onnx_file_is_standard_and_dynamic(demo: tuple[Path, str]) -> None:
     onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     path = demo[0] / "digits_retrieval.onnx"
     model = onnx.load(path)
-    assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
+    assert {node.domain for node in model.graph.node} == {"", "pairloom"}
+    assert {node.domain for function in model.functions for node in function.node} == {""}
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (images,) = session.get_inputs()
     assert images.shape[1:] == [1, 8, 8]
