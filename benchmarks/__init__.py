@@ -19,6 +19,7 @@ NAMES = (
     "products",
     "topk",
     "screening",
+    "onnx_runtime",
     "miners",
 )
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pairloom
-from pairloom.export import module_to_onnx
+from pairloom.deploy import ort_library
+from pairloom.export import module_to_onnx, to_onnx
 from pairloom.testing import isa_levels, using_isa, using_threads
 from tests.generic.common import DTYPES
 
@@ -198,39 +199,73 @@ class TopK(nn.Module):
         return pairloom.topk(queries, gallery, self.k, similarity=self.similarity)
 
 
-def everywhere(k, similarity, folder):
-    """The same module on every backend, as functions of (queries, gallery)."""
+def onnx_session(path, *libraries):
+    """A file as a function of (queries, gallery), with libraries of operators."""
+    options = onnxruntime.SessionOptions()
+    for library in libraries:
+        options.register_custom_ops_library(library)
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(queries, gallery):
+        names = [node.name for node in session.get_inputs()]
+        outputs = session.run(None, dict(zip(names, (queries.numpy(), gallery.numpy()), strict=True)))
+        return tuple(torch.as_tensor(output) for output in outputs)
+
+    return run
+
+
+def everywhere(k, similarity, folder, *, slow=False):
+    """The same search on every backend, as functions of (queries, gallery)."""
     module = TopK(k, similarity).eval()
     example = (torch.randn(3, 4), torch.randn(6, 4))
     dynamic = ({0: torch.export.Dim("q")}, {0: torch.export.Dim("m")})
     yield "eager", module
     torch._dynamo.reset()
-    yield "compile", torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    yield "compile", torch.compile(module, fullgraph=True, dynamic=True, backend="inductor" if slow else "aot_eager")
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(module), buffer)
     buffer.seek(0)
     yield "torchscript", torch.jit.load(buffer)
-    yield "export", torch.export.export(module, example, dynamic_shapes=dynamic).module()
+    program = torch.export.export(module, example, dynamic_shapes=dynamic)
+    yield "export", program.module()
+    if slow:
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "topk.pt2"))
+        yield "aoti", torch._inductor.aoti_load_package(package)
     path = module_to_onnx(module, example, folder / "topk.onnx", dynamic_shapes=dynamic, dynamic_batch=False)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    yield "onnx", onnx_session(path)
+    path = to_onnx(None, None, k=k, similarity=similarity, path=folder / "node.onnx")
+    yield "onnx, body of the node", onnx_session(path)
+    yield "onnx, kernel of the node", onnx_session(path, ort_library())
 
-    def onnx(queries, gallery):
-        names = [node.name for node in session.get_inputs()]
-        outputs = session.run(None, dict(zip(names, (queries.numpy(), gallery.numpy()), strict=True)))
-        return tuple(torch.as_tensor(output) for output in outputs)
 
-    yield "onnx", onnx
+def hard_inputs():
+    """(what, queries, gallery): batches of none, one and many; galleries of none, few and many; strange rows."""
+    for seed, (q, m) in enumerate([(5, 40), (1, 300), (4, 2), (6, 9), (0, 20), (3, 0), (0, 0), (40, 1), (2, 1000)]):
+        queries, gallery = integers(q, 4, seed=seed), integers(m, 4, seed=seed + 50)
+        yield f"{q} queries, {m} rows", queries, gallery
+        yield f"{q} queries, {m} rows, strange", with_strange_rows(queries, seed), with_strange_rows(gallery, seed + 9)
+    yield "zero rows", torch.zeros(3, 4), torch.cat([torch.zeros(5, 4), integers(9, 4)])
+    yield "duplicates", integers(3, 4), integers(1, 4, seed=1).expand(50, 4)
+    yield "all NaN", torch.full((2, 4), torch.nan), integers(20, 4)
+    yield "nothing to return", integers(2, 4), torch.full((20, 4), torch.nan)
+
+
+def assert_the_same_everywhere(similarity, folder, **which):
+    k = 9
+    for name, function in everywhere(k, similarity, folder, **which):
+        for what, queries, gallery in hard_inputs():
+            try:
+                assert_topk(function(queries, gallery.contiguous()), oracle(queries, gallery, k, similarity))
+            except (AssertionError, RuntimeError) as error:
+                raise AssertionError(f"{name}, {what}: {error}") from error
 
 
 @pytest.mark.parametrize("similarity", EXACT)
 def test_every_backend_gives_the_same(similarity, tmp_path):
-    k = 9
-    for name, function in everywhere(k, similarity, tmp_path):
-        for seed, (q, m) in enumerate([(5, 40), (1, 300), (4, 2), (6, 9)]):
-            queries, gallery = integers(q, 4, seed=seed), integers(m, 4, seed=seed + 50)
-            if seed % 2 == 0:
-                queries, gallery = with_strange_rows(queries, seed), with_strange_rows(gallery, seed + 9)
-            try:
-                assert_topk(function(queries, gallery), oracle(queries, gallery, k, similarity))
-            except AssertionError as error:
-                raise AssertionError(f"{name}, {q} queries, {m} rows: {error}") from error
+    assert_the_same_everywhere(similarity, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("similarity", EXACT)
+def test_every_backend_gives_the_same_compiled_too(similarity, tmp_path):
+    assert_the_same_everywhere(similarity, tmp_path, slow=True)
