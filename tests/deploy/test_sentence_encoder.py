@@ -85,6 +85,4 @@ def test_ids_are_those_of_pytorch(encoder, tmp_path):
         gaps = (scores[:, :-1] - scores[:, 1:]).numpy()
         assert equal[:, :-1][gaps > 1e-4].all()
         assert (found[1][3:, 0] == corpus[:20]).all()  # a sentence finds itself
-    assert (
-        "class" in session.run(None, dict(zip(names, (t[:1].numpy() for t in queries), strict=True)))[1][0, 0].lower()
-    )
+    assert "class" in found[1][0, 0].lower()
