@@ -50,12 +50,11 @@ def run(settings: Settings) -> Iterator[Comparison]:
             )
             feed = {"queries": queries.numpy()}
             ours, body = session(path, pairloom.deploy.ort_library()), session(path)
+            # Nothing of torch takes part: its threads would spin for a while after each call, beside those of the runtime.
             contenders: dict[str, Any] = {
                 "pairloom": lambda s=ours, f=feed: s.run(None, f),
                 BODY: lambda s=body, f=feed: s.run(None, f),
             }
-            if precision == "float32" and screen is None:
-                contenders["pairloom in torch"] = lambda q=queries, g=gallery: pairloom.topk(q, g, K)
             yield compare(
                 {
                     "op": "topk in ONNX Runtime",

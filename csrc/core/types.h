@@ -20,6 +20,8 @@ struct Matrix {
   int64_t row_stride;
   int64_t column_stride;
   DType dtype;
+  // What cosine multiplies each row with, as `inverse_norms` finds it, in the compute type; null: found again whenever a row is read.
+  const void* inverse_norms = nullptr;
 };
 
 // How work is spread over threads. `run` calls task(context, begin, end) on disjoint ranges that cover [0, count) and returns
@@ -125,6 +127,11 @@ struct PairwiseCall {
   Matrix columns;
   Similarity similarity;
   void* out;  // (N, M) compute type, contiguous
+};
+
+struct InverseNormsCall {
+  Matrix rows;
+  void* out;  // (rows) compute type
 };
 
 struct TopkCall {

@@ -21,6 +21,7 @@ struct Kernels {
   Kernel<MultiSimilarityCall> multi_similarity;
   Kernel<SupConCall> sup_con;
   Kernel<PairwiseCall> pairwise_similarity;
+  Kernel<InverseNormsCall> inverse_norms;
   Kernel<TopkCall> topk;
   Kernel<CodeRowsCall> code_rows;
   Kernel<ScreenedTopkCall> screened_topk;

@@ -103,6 +103,7 @@ const Kernels table = {
     .multi_similarity = kLoss<MultiSimilarityCall>,
     .sup_con = kLoss<SupConCall>,
     .pairwise_similarity = {pairwise_f32, pairwise_f64},
+    .inverse_norms = {inverse_norms_f32, inverse_norms_f64},
     .topk = {topk_f32, topk_f64},
     .code_rows = {code_rows_f32, code_rows_f64},
     .screened_topk = {screened_topk_f32, screened_topk_f64},

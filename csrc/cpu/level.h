@@ -8,6 +8,8 @@ namespace pairloom::PAIRLOOM_ISA {
 
 void pairwise_f32(const PairwiseCall& call, const Parallel& pool);
 void pairwise_f64(const PairwiseCall& call, const Parallel& pool);
+void inverse_norms_f32(const InverseNormsCall& call, const Parallel& pool);
+void inverse_norms_f64(const InverseNormsCall& call, const Parallel& pool);
 void topk_f32(const TopkCall& call, const Parallel& pool);
 void topk_f64(const TopkCall& call, const Parallel& pool);
 void code_rows_f32(const CodeRowsCall& call, const Parallel& pool);

@@ -176,4 +176,12 @@ void row_factors(RowsOf<T> rows, int64_t count, int64_t dim, bool normalize, T* 
   }
 }
 
+// The same of rows of m from `first` on, which may know them.
+template <class T>
+void row_factors(const Matrix& m, int64_t first, RowsOf<T> rows, int64_t count, bool normalize, T* factors) {
+  if (!normalize || m.inverse_norms == nullptr) return row_factors(rows, count, m.dim, normalize, factors);
+  std::copy_n(static_cast<const T*>(m.inverse_norms) + first, count, factors);
+  std::fill(factors + count, factors + kPanel<T>, T{0});
+}
+
 }  // namespace pairloom::PAIRLOOM_ISA

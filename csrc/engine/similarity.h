@@ -43,7 +43,7 @@ void similarity_few(Similarity similarity, const T* rows, int64_t stride, int64_
     for (int64_t l = 0; l < there; l += kLanes<T>) {
       const RowsOf<T> some{b.data + l * b.stride, b.stride};
       T factors[kPanel<T>];
-      row_factors(some, std::min<int64_t>(kLanes<T>, there - l), m.dim, normalizes(similarity), factors);
+      row_factors(m, first + j + l, some, std::min<int64_t>(kLanes<T>, there - l), normalizes(similarity), factors);
       const auto multiply = is_distance(similarity) ? few_of_rows<SquaredDifference, kTileRows, T> : few_of_rows<Dot, kTileRows, T>;
       multiply(rows, stride, count, some, there - l, load(factors), m.dim, s + j + l, s_stride);
     }
@@ -58,7 +58,7 @@ void pack_rows(const Matrix& m, Similarity similarity, int64_t first, int64_t co
     const int64_t rows = std::min(kPanel<T>, count - j);
     const RowsOf<T> some = rows_in_place(m, first + j, rows, scratch, stride);
     T factors[kPanel<T>];
-    row_factors(some, rows, m.dim, normalizes(similarity), factors);
+    row_factors(m, first + j, some, rows, normalizes(similarity), factors);
     pack_panel(some, rows, m.dim, factors, panels + j * m.dim);
   }
 }

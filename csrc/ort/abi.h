@@ -56,7 +56,9 @@ struct OrtApi {
   void (*ReleaseStatus)(OrtStatus* status);
   void* unused_94[5];
   void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo* info);
-  void* unused_100[174];
+  void* unused_100[149];
+  OrtStatus* (*KernelInfoGetConstantInput_tensor)(const OrtKernelInfo* info, size_t index, int* is_constant, const OrtValue** out);
+  void* unused_250[24];
   // Since 1.17, as is what follows OrtCustomOp::KernelDestroy below.
   OrtStatus* (*KernelContext_ParallelFor)(const OrtKernelContext* context, void (*run)(void* data, size_t index), size_t total,
                                           size_t batches, void* data);
@@ -108,6 +110,7 @@ PAIRLOOM_ORT_SLOT(KernelContext_GetInputCount, 88);
 PAIRLOOM_ORT_SLOT(KernelContext_GetInput, 90);
 PAIRLOOM_ORT_SLOT(ReleaseStatus, 93);
 PAIRLOOM_ORT_SLOT(ReleaseTensorTypeAndShapeInfo, 99);
+PAIRLOOM_ORT_SLOT(KernelInfoGetConstantInput_tensor, 249);
 PAIRLOOM_ORT_SLOT(KernelContext_ParallelFor, 274);
 #undef PAIRLOOM_ORT_SLOT
 static_assert(offsetof(OrtCustomOp, KernelDestroy) == 72 && offsetof(OrtCustomOp, CreateKernelV2) == 136 &&

@@ -4,6 +4,55 @@
 #include <mutex>
 
 namespace pairloom {
+namespace {
+
+DType dtype_of(ONNXTensorElementDataType type, const char* name) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return DType::f32;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return DType::f64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return DType::f16;
+    default:
+      throw InputError(std::string(name) + " has element type " + std::to_string(type) + "; allowed are float, double and float16");
+  }
+}
+
+struct Release {
+  const OrtApi* api;
+  OrtTensorTypeAndShapeInfo* info;
+  ~Release() { api->ReleaseTensorTypeAndShapeInfo(info); }
+};
+
+}  // namespace
+
+Input read_tensor(const OrtApi* api, const OrtValue* tensor, const char* name, size_t dims) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  succeed(api->GetTensorTypeAndShape(tensor, &info));
+  const Release release{api, info};
+  Input input{};
+  size_t count = 0;
+  succeed(api->GetTensorElementType(info, &input.type));
+  succeed(api->GetDimensionsCount(info, &count));
+  input.shape.resize(count);
+  succeed(api->GetDimensions(info, input.shape.data(), count));
+  if (count != dims) {
+    throw InputError(std::string(name) + " has shape " + text_of(input.shape) + "; it must have " + std::to_string(dims) + " dimensions");
+  }
+  void* data = nullptr;
+  succeed(api->GetTensorMutableData(const_cast<OrtValue*>(tensor), &data));  // there is no other function; only read here
+  input.data = data;
+  return input;
+}
+
+Matrix read_matrix(const OrtApi* api, const OrtValue* tensor, const char* name) {
+  const Input found = read_tensor(api, tensor, name, 2);
+  if (found.shape[1] < 1) {
+    throw InputError(std::string(name) + " has shape " + text_of(found.shape) + "; rows must have at least one dimension");
+  }
+  return {found.data, found.shape[0], found.shape[1], found.shape[1], 1, dtype_of(found.type, name)};
+}
 
 thread_local const Context::Pool* Context::current_ = nullptr;
 

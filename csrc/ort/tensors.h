@@ -54,6 +54,11 @@ inline std::string text_of(const std::vector<int64_t>& shape) {
   return text + ")";
 }
 
+Input read_tensor(const OrtApi* api, const OrtValue* tensor, const char* name, size_t dims);
+
+// Embeddings (rows, dim).
+Matrix read_matrix(const OrtApi* api, const OrtValue* tensor, const char* name);
+
 // The inputs and outputs of one run of a node; dense and in row order.
 class Context {
  public:
@@ -63,32 +68,8 @@ class Context {
 
   bool has(size_t index) const { return index < inputs_ && value(index) != nullptr; }
 
-  Input input(size_t index, const char* name, size_t dims) const {
-    const OrtValue* tensor = value(index);
-    OrtTensorTypeAndShapeInfo* info = nullptr;
-    succeed(api_->GetTensorTypeAndShape(tensor, &info));
-    const Release release{api_, info};
-    Input input{};
-    size_t count = 0;
-    succeed(api_->GetTensorElementType(info, &input.type));
-    succeed(api_->GetDimensionsCount(info, &count));
-    input.shape.resize(count);
-    succeed(api_->GetDimensions(info, input.shape.data(), count));
-    if (count != dims)
-      throw InputError(std::string(name) + " has shape " + text_of(input.shape) + "; it must have " + std::to_string(dims) + " dimensions");
-    void* data = nullptr;
-    succeed(api_->GetTensorMutableData(const_cast<OrtValue*>(tensor), &data));  // there is no other function; only read here
-    input.data = data;
-    return input;
-  }
-
-  // Embeddings (rows, dim).
-  Matrix matrix(size_t index, const char* name) const {
-    const Input found = input(index, name, 2);
-    if (found.shape[1] < 1)
-      throw InputError(std::string(name) + " has shape " + text_of(found.shape) + "; rows must have at least one dimension");
-    return {found.data, found.shape[0], found.shape[1], found.shape[1], 1, dtype_of(found.type, name)};
-  }
+  Input input(size_t index, const char* name, size_t dims) const { return read_tensor(api_, value(index), name, dims); }
+  Matrix matrix(size_t index, const char* name) const { return read_matrix(api_, value(index), name); }
 
   template <class T>
   T* output(size_t index, std::vector<int64_t> shape) const {
@@ -109,11 +90,6 @@ class Context {
   }
 
  private:
-  struct Release {
-    const OrtApi* api;
-    OrtTensorTypeAndShapeInfo* info;
-    ~Release() { api->ReleaseTensorTypeAndShapeInfo(info); }
-  };
   struct Pool {
     const OrtApi* api;
     OrtKernelContext* context;
@@ -123,19 +99,6 @@ class Context {
     const Pool* outer;
     ~Restore() { current_ = outer; }
   };
-
-  static DType dtype_of(ONNXTensorElementDataType type, const char* name) {
-    switch (type) {
-      case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-        return DType::f32;
-      case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
-        return DType::f64;
-      case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
-        return DType::f16;
-      default:
-        throw InputError(std::string(name) + " has element type " + std::to_string(type) + "; allowed are float, double and float16");
-    }
-  }
 
   const OrtValue* value(size_t index) const {
     const OrtValue* found = nullptr;

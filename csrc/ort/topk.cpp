@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstddef>
 
 #include "cpu/kernels.h"
 #include "ort/tensors.h"
@@ -43,6 +44,19 @@ class TopkNode {
     similarity_ = parse_similarity(name);
   }
 
+  // A gallery that the file holds: its norms are found once. (It is sought among the inputs of TopKSimilarity only.)
+  void read_constant_gallery(const OrtKernelInfo* info) {
+    int constant = 0;
+    const OrtValue* value = nullptr;
+    succeed(api_->KernelInfoGetConstantInput_tensor(info, 1, &constant, &value));
+    if (constant == 0 || value == nullptr || similarity_ != Similarity::cosine) return;
+    const InverseNormsCall call{.rows = read_matrix(api_, value, "gallery"), .out = nullptr};
+    const bool wide = call.rows.dtype == DType::f64;
+    inverse_norms_.resize(static_cast<size_t>(call.rows.rows) * (wide ? sizeof(double) : sizeof(float)));
+    const Parallel here{[](int64_t count, Parallel::Task task, void* data) { task(data, 0, count); }, 1};
+    (wide ? kernels().inverse_norms.f64 : kernels().inverse_norms.f32)({call.rows, inverse_norms_.data()}, here);
+  }
+
   void search(OrtKernelContext* runtime) const {
     const Context context(api_, runtime);
     TopkCall call = common(context, context.matrix(1, "gallery"));
@@ -50,6 +64,7 @@ class TopkNode {
       throw InputError("gallery has rows of length " + std::to_string(call.gallery.dim) + ", but queries have rows of length " +
                        std::to_string(call.queries.dim));
     }
+    if (!inverse_norms_.empty()) call.gallery.inverse_norms = inverse_norms_.data();
     const bool wide = call.queries.dtype == DType::f64;
     answer_into(context, call, wide);
     context.with_threads(threads_, [&](const Parallel& pool) {
@@ -107,6 +122,7 @@ class TopkNode {
   int threads_;
   int64_t k_ = 0;
   Similarity similarity_{};
+  std::vector<std::byte> inverse_norms_;  // of the rows of the gallery, in its compute type; empty: not known
 };
 
 // An operator with fixed types of inputs and outputs. The runtime joins those of one name to one operator with several kernels.
@@ -137,7 +153,11 @@ struct Operator : OrtCustomOp {
     op.GetStartVersion = [](const OrtCustomOp*) { return 1; };
     op.GetEndVersion = [](const OrtCustomOp*) { return INT_MAX; };
     op.CreateKernelV2 = [](const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
-      return guarded(api, [&] { *kernel = new Kernel{api, TopkNode(api, info)}; });
+      return guarded(api, [&] {
+        TopkNode node(api, info);
+        if (Search == &TopkNode::search) node.read_constant_gallery(info);
+        *kernel = new Kernel{api, std::move(node)};
+      });
     };
     op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
       const Kernel& own = *static_cast<const Kernel*>(kernel);

@@ -27,6 +27,7 @@ int main() {
   SLOT(KernelContext_GetOutput)
   SLOT(ReleaseStatus)
   SLOT(ReleaseTensorTypeAndShapeInfo)
+  SLOT(KernelInfoGetConstantInput_tensor)
   SLOT(KernelContext_ParallelFor)
   FIELD(version)
   FIELD(CreateKernel)

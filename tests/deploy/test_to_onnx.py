@@ -355,3 +355,21 @@ assert not {{"torch", "pairloom"}} & set(sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(result.stdout) == pairloom.topk(queries, gallery, 4)[1].tolist()
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "squared_euclidean"])
+def test_bits_of_a_stored_gallery(similarity, tmp_path):
+    """Its norms are found once, when the file is loaded: of ordinary rows, of none, tiny, huge and NaN ones."""
+    torch.manual_seed(5)
+    gallery = torch.randn(900, 33)
+    gallery[3], gallery[4] = 0, torch.nan
+    gallery[5] *= 1e-30
+    gallery[6] *= 1e25
+    gallery[7] = gallery[8]
+    path = to_onnx(None, gallery, k=890, path=tmp_path / "bits.onnx", similarity=similarity, check=False)
+    served = session(path, True)
+    for count in (1, 5, 300):
+        queries = torch.randn(count, 33)
+        found = served.run(None, {"queries": queries.numpy()})
+        for ours, wanted in zip(found, pairloom.topk(queries, gallery, 890, similarity=similarity), strict=True):
+            np.testing.assert_array_equal(ours, wanted)
