@@ -50,7 +50,7 @@ def run(settings: Settings) -> Iterator[Comparison]:
             )
             feed = {"queries": queries.numpy()}
             ours, body = session(path, pairloom.deploy.ort_library()), session(path)
-            # Nothing of torch takes part: its threads would spin for a while after each call, beside those of the runtime.
+            # Nothing of torch takes part: its threads would spin on for a while after each call, beside the runtime's.
             contenders: dict[str, Any] = {
                 "pairloom": lambda s=ours, f=feed: s.run(None, f),
                 BODY: lambda s=body, f=feed: s.run(None, f),
