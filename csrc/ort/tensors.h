@@ -9,15 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/types.h"
+#include "core/arguments.h"
 #include "ort/abi.h"
 
 namespace pairloom {
-
-// Bad input, in one sentence.
-struct InputError : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
-};
 
 // What the runtime itself said.
 struct StatusError {

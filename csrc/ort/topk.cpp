@@ -18,14 +18,6 @@
 namespace pairloom {
 namespace {
 
-Similarity parse_similarity(const std::string& name) {
-  if (name == "cosine") return Similarity::cosine;
-  if (name == "dot") return Similarity::dot;
-  if (name == "euclidean") return Similarity::euclidean;
-  if (name == "squared_euclidean") return Similarity::squared_euclidean;
-  throw InputError("similarity is '" + name + "'; allowed are cosine, dot, euclidean and squared_euclidean");
-}
-
 // The runtime does not say how many threads it has. Work is split into so many parts; fewer threads do several of them.
 int parts_of_work() {
   cpu_set_t cpus;
@@ -103,7 +95,7 @@ class TopkNode {
 
   static CodedRows codes(const Context& context, size_t index, const TopkCall& call) {
     const Input codes = context.input(index, "codes", 2), records = context.input(index + 1, "records", 2);
-    const int64_t rows = call.gallery.rows, stride = (call.queries.dim + 63) / 64 * 64;  // whole cache lines
+    const int64_t rows = call.gallery.rows, stride = code_stride(call.queries.dim, true);
     if (call.queries.dim > kMostCodes) {
       throw InputError("queries have " + std::to_string(call.queries.dim) + " numbers per row; codes take at most " +
                        std::to_string(kMostCodes));

@@ -1,4 +1,4 @@
-// pairloom._native: what Python may ask without importing torch - facts of the build, and the instruction-set level.
+// pairloom._native: what Python may ask without importing torch - facts of the build, the instruction-set level, and top-k of arrays.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -8,6 +8,7 @@
 
 #include "core/isa.h"
 #include "python/build_info.h"
+#include "python/scoring.h"
 
 namespace py = pybind11;
 
@@ -64,6 +65,7 @@ PYBIND11_MODULE(_native, m) {
         "GFLOP/s (float32) of one thread that only multiplies and adds registers: the limit that benchmarks are compared with.");
   m.def("product_seconds", &pairloom::product_seconds, py::arg("n"), py::arg("m"), py::arg("dim"), py::call_guard<py::gil_scoped_release>(),
         "Seconds of one thread for the float32 products of n rows with m columns of random numbers, which are thrown away.");
+  pairloom::define_scoring(m);
   m.def("set_isa", &set_isa, py::arg("name"),
         "Run the kernels of another level from now on, in every thread; ValueError when it is not available.");
 }

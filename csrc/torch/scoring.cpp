@@ -1,6 +1,5 @@
 // pairloom::pairwise_similarity and pairloom::topk for CPU tensors.
-#include <algorithm>
-
+#include "core/arguments.h"
 #include "torch/tensors.h"
 
 namespace pairloom {
@@ -16,29 +15,18 @@ Tensor pairwise_similarity(const Tensor& a, const Tensor& b, const std::string& 
   return out;
 }
 
-// What each query excludes, in rising order. Holds the tensors that the call points into.
-class Exclusions {
+// The tensors of what each query excludes, which the lists point into.
+class ExcludeTensors {
  public:
-  Exclusions(const std::optional<Tensor>& indptr, const std::optional<Tensor>& indices, int64_t queries) {
+  ExcludeTensors(const std::optional<Tensor>& indptr, const std::optional<Tensor>& indices, int64_t queries) {
     check(indptr.has_value() == indices.has_value(), "exclude_indptr and exclude_indices belong together: pass both, or neither");
     if (!indptr.has_value()) return;
     indptr_ = read(*indptr, "exclude_indptr");
     indices_ = read(*indices, "exclude_indices");
-    check(indptr_->numel() == queries + 1, "exclude_indptr has ", indptr_->numel(), " entries for ", queries,
-          " queries; expected one more than there are queries");
-    const int64_t* starts = this->indptr();
-    check(starts[0] == 0, "exclude_indptr begins with ", starts[0], "; expected 0");
-    for (int64_t q = 0; q < queries; ++q) {
-      check(starts[q] <= starts[q + 1], "exclude_indptr falls from ", starts[q], " to ", starts[q + 1], " at query ", q,
-            "; it must not fall");
-    }
-    check(starts[queries] == indices_->numel(), "exclude_indptr ends with ", starts[queries], " for ", indices_->numel(),
-          " exclude_indices; expected their number");
-    sort(queries);
+    lists_ = Exclusions(data(*indptr_), indptr_->numel(), data(*indices_), indices_->numel(), queries);
   }
 
-  const int64_t* indptr() const { return data(indptr_); }
-  const int64_t* indices() const { return data(indices_); }
+  const Exclusions& lists() const { return lists_; }
 
  private:
   static Tensor read(const Tensor& tensor, const char* name) {
@@ -49,27 +37,11 @@ class Exclusions {
     return torch::stable::contiguous(tensor);
   }
 
-  static const int64_t* data(const std::optional<Tensor>& tensor) {
-    return tensor.has_value() ? static_cast<const int64_t*>(tensor->const_data_ptr()) : nullptr;
-  }
-
-  // In a copy, and only if something is out of order.
-  void sort(int64_t queries) {
-    const int64_t* starts = indptr();
-    const int64_t* given = indices();
-    const auto sorted = [&](int64_t q) { return std::is_sorted(given + starts[q], given + starts[q + 1]); };
-    int64_t q = 0;
-    while (q < queries && sorted(q)) ++q;
-    if (q == queries) return;
-    Tensor copy = empty({indices_->numel()}, ScalarType::Long);
-    int64_t* ids = static_cast<int64_t*>(copy.mutable_data_ptr());
-    std::copy(given, given + starts[queries], ids);
-    for (; q < queries; ++q) std::sort(ids + starts[q], ids + starts[q + 1]);
-    indices_ = copy;
-  }
+  static const int64_t* data(const Tensor& tensor) { return static_cast<const int64_t*>(tensor.const_data_ptr()); }
 
   std::optional<Tensor> indptr_;
   std::optional<Tensor> indices_;
+  Exclusions lists_;
 };
 
 // What top-k calls share; owns what the call points into.
@@ -87,8 +59,8 @@ class TopkArguments {
         exclusions_(exclude_indptr, exclude_indices, call.queries.rows) {
     check_same_dim(queries, "queries", gallery, "gallery");
     check(k >= 0, "k is ", k, "; expected 0 or more");
-    call.exclude_indptr = exclusions_.indptr();
-    call.exclude_indices = exclusions_.indices();
+    call.exclude_indptr = exclusions_.lists().indptr();
+    call.exclude_indices = exclusions_.lists().indices();
     scores = empty({call.queries.rows, k}, type);
     indices = empty({call.queries.rows, k}, ScalarType::Long);
     call.scores = scores.mutable_data_ptr();
@@ -100,7 +72,7 @@ class TopkArguments {
   Tensor scores, indices;
 
  private:
-  Exclusions exclusions_;
+  ExcludeTensors exclusions_;
 };
 
 std::tuple<Tensor, Tensor> topk(const Tensor& queries, const Tensor& gallery, int64_t k, const std::string& similarity,
@@ -108,11 +80,6 @@ std::tuple<Tensor, Tensor> topk(const Tensor& queries, const Tensor& gallery, in
   const TopkArguments arguments(queries, gallery, k, similarity, exclude_indptr, exclude_indices);
   run(kernels().topk, arguments.type, arguments.call);
   return {arguments.scores, arguments.indices};
-}
-
-int64_t code_stride(int64_t dim, bool int8) {
-  const int64_t codes = int8 ? 64 : 32;  // of a cache line
-  return (dim + codes - 1) / codes * codes;
 }
 
 std::tuple<Tensor, Tensor> code_rows(const Tensor& rows, const std::string& format) {

@@ -34,14 +34,6 @@ void check_same_dim(const Tensor& a, const char* a_name, const Tensor& b, const 
   check(a.size(1) == b.size(1), b_name, " has rows of length ", b.size(1), ", but ", a_name, " has rows of length ", a.size(1));
 }
 
-Similarity parse_similarity(const std::string& name) {
-  if (name == "cosine") return Similarity::cosine;
-  if (name == "dot") return Similarity::dot;
-  if (name == "euclidean") return Similarity::euclidean;
-  if (name == "squared_euclidean") return Similarity::squared_euclidean;
-  throw std::runtime_error("similarity is '" + name + "'; allowed are 'cosine', 'dot', 'euclidean' and 'squared_euclidean'");
-}
-
 Reduction parse_reduction(const std::string& name) {
   if (name == "mean" || name == "mean_all") return Reduction::mean;
   if (name == "mean_nonzero") return Reduction::mean_nonzero;

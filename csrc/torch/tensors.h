@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/arguments.h"
 #include "core/types.h"
 #include "cpu/kernels.h"
 
@@ -32,7 +33,6 @@ void check(bool condition, const Parts&... parts) {
 DType dtype_of(const Tensor& tensor, const char* name);
 Matrix as_matrix(const Tensor& tensor, const char* name);
 void check_same_dim(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name);
-Similarity parse_similarity(const std::string& name);
 Reduction parse_reduction(const std::string& name);
 
 // float64 if one of the embeddings is, else float32.

@@ -96,7 +96,7 @@ def test_errors_are_statuses_in_one_sentence():
     assert_bits(run(served, torch.ones(2, 4), torch.ones(3, 4)), pairloom.topk(torch.ones(2, 4), torch.ones(3, 4), 3))
     with pytest.raises(Exception, match="k is -2; it must be 0 or more"):
         session(node_model(*ANY, k=-2))
-    with pytest.raises(Exception, match="similarity is 'manhattan'; allowed are cosine"):
+    with pytest.raises(Exception, match="similarity is 'manhattan'; allowed are 'cosine'"):
         session(node_model(*ANY, k=2, similarity="manhattan"))
     with pytest.raises(
         Exception, match=r"codes have shape \(3, 5\); for this gallery and these queries it must be \(3, 64\)"
