@@ -4,6 +4,8 @@
     to_torchscript   torch.jit.load, after loading the operator library
     to_aoti          AOTInductor package, after loading the operator library
     Retriever        encoder + top-k against a gallery: embeddings in, scores and ids out
+    library_path     the operator library, for other Python processes
+    cmake_path       folder of the CMake package, for C++ programs
 
 Every function runs what it wrote and compares it with the module before it returns.
 """
@@ -11,6 +13,6 @@ Every function runs what it wrote and compares it with the module before it retu
 from pairloom.export.aoti import to_aoti
 from pairloom.export.onnx import onnx_decompositions, to_onnx
 from pairloom.export.retriever import Retriever
-from pairloom.export.torchscript import library_path, to_torchscript
+from pairloom.export.torchscript import cmake_path, library_path, to_torchscript
 
-__all__ = ["Retriever", "library_path", "onnx_decompositions", "to_aoti", "to_onnx", "to_torchscript"]
+__all__ = ["Retriever", "cmake_path", "library_path", "onnx_decompositions", "to_aoti", "to_onnx", "to_torchscript"]
