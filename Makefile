@@ -54,6 +54,7 @@ build: $(STAMPS)/extension
 clean:
 	rm -rf build dist $(STAMPS) pyext/*.egg-info
 	find pyext -name '*.so' -delete
+	rm -rf pyext/pairloom/cmake
 	test ! -f $(VENV)/.made-by-make || rm -rf $(VENV)
 
 # --- set-up, in three steps -------------------------------------------------------------------------------------------

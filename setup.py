@@ -1,4 +1,5 @@
-"""Build of the extension: run CMake with Ninja, then put the four libraries into the package.
+"""Build of the extension: run CMake with Ninja, then put the four libraries, and the files by which CMake finds
+them, into the package.
 
 Everything about compiling stands in CMakeLists.txt, everything about the package in pyproject.toml; this file only
 joins the two. CMake works in build/<interpreter tag>/ and keeps its objects there, so that a second build compiles only
@@ -66,14 +67,15 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         """Compile, then copy the libraries to where setuptools wants the extension."""
         check_environment()
-        libraries = self.compile()
+        tree = self.compile()
         target = Path(self.get_ext_fullpath(f"{PACKAGE}._native")).parent
-        target.mkdir(parents=True, exist_ok=True)
-        for library in libraries:
-            replace_file(library, target / library.name)
+        for path in self.built(tree):
+            place = target / ("cmake" if path.suffix == ".cmake" else "") / path.name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, place)
 
-    def compile(self) -> list[Path]:
-        """Run CMake and return the built libraries."""
+    def compile(self) -> Path:
+        """Run CMake and return its folder."""
         sanitizer = os.environ.get("PAIRLOOM_SANITIZE", "")
         tree = ROOT / "build" / "-".join(filter(None, [sys.implementation.cache_tag, sanitizer]))
         forget_moved_tree(tree)
@@ -89,6 +91,10 @@ class CMakeBuild(build_ext):
         run(configure, "CMake could not configure the build")
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
         run([configure[0], "--build", str(tree), "--parallel", jobs], "compiling failed")
+        return tree
+
+    def built(self, tree: Path) -> list[Path]:
+        """What CMake made for the package: the libraries, and the files by which C++ programs find them."""
         libraries = [path for path in sorted((tree / "lib").iterdir()) if path.suffix == ".so"]
         wanted = {
             "libpairloom.so",
@@ -98,7 +104,7 @@ class CMakeBuild(build_ext):
         }
         if {path.name for path in libraries} != wanted:
             stop(f"expected {sorted(wanted)} in {tree / 'lib'}; delete {tree} and build again.")
-        return libraries
+        return [*libraries, *sorted((tree / "package").iterdir())]
 
 
 def run(command: list[str], failure: str) -> None:

@@ -22,6 +22,7 @@ endif()
 
 # The oldest torch the operators may run on; raising it needs a line in CHANGELOG.md. Byte 1 major, byte 2 minor: 2.10.
 set(PAIRLOOM_TORCH_TARGET 0x020a000000000000)
+set(PAIRLOOM_TORCH_MINIMUM 2.10)
 
 add_library(torch_stable_abi INTERFACE)
 target_compile_definitions(torch_stable_abi INTERFACE TORCH_TARGET_VERSION=${PAIRLOOM_TORCH_TARGET} TORCH_STABLE_ONLY)

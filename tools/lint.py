@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def cpp_files() -> list[str]:
     """Our C++ and CUDA sources."""
     suffixes = {".cpp", ".h", ".cu", ".cuh"}
-    folders = ("csrc", "tests/cpp", "tests/cuda_host")
+    folders = ("csrc", "cmake/consumer", "tests/cpp", "tests/cuda_host")
     return sorted(str(path) for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes)
 
 

@@ -14,6 +14,17 @@ LIBRARIES = {
     "onnx runtime": PACKAGE_DIR / "libpairloom_ort.so",
     "module": PACKAGE_DIR / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}",
 }
+CMAKE_DIR = PACKAGE_DIR / "cmake"
+
+
+def cmake_folder() -> Path:
+    """Folder of the CMake package; ImportError with one sentence when it is not there."""
+    if not (CMAKE_DIR / "pairloomConfig.cmake").is_file():
+        raise ImportError(
+            f"pairloom's CMake package is missing (pairloomConfig.cmake not in {CMAKE_DIR}); "
+            "build it with `make build` or `pip install --no-build-isolation .`"
+        )
+    return CMAKE_DIR
 
 
 def missing_libraries() -> list[Path]:
@@ -54,6 +65,7 @@ def build_facts() -> dict[str, Any]:
         "cuda": build["cuda"],
         "cuda_reason": build["cuda_reason"],
         "libraries": {name: str(path) for name, path in LIBRARIES.items()},
+        "cmake": str(CMAKE_DIR),
     }
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pairloom._build_info import build_facts
+from pairloom._build_info import build_facts, cmake_folder
 
 app = typer.Typer(
     help="Similarity, losses and retrieval from pairs of embeddings.",
@@ -30,8 +30,12 @@ def root() -> None:
 @app.command(epilog="Example: PAIRLOOM_MAX_ISA=avx2 pairloom info")
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    cmake: Annotated[bool, typer.Option("--cmake", help="Print only the folder of the CMake package.")] = False,
 ) -> None:
     """Print what was built and what is running: version, instruction set, threads, torch, CUDA and why."""
+    if cmake:
+        typer.echo(cmake_folder())
+        return
     facts = build_facts()
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
@@ -64,7 +68,8 @@ def readable(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if facts["sanitizer"]:
         rows.append(("sanitizer", facts["sanitizer"]))
-    return rows + [(f"{name} library", path) for name, path in facts["libraries"].items()]
+    rows += [(f"{name} library", path) for name, path in facts["libraries"].items()]
+    return [*rows, ("CMake package", facts["cmake"])]
 
 
 def main() -> None:

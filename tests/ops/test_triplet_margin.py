@@ -292,3 +292,10 @@ def test_settings_are_checked():
         pairloom.TripletMarginLoss(triplets_per_anchor=100)
     with pytest.raises(ValueError, match="mining_margin is nan"):
         triplet_margin(torch.eye(2), torch.arange(2), mining_margin=float("nan"))
+
+
+@pytest.mark.parametrize("triplets", ["all", "semihard"])
+def test_the_module_compiles_to_torchscript(triplets):
+    x, labels = torch.randn(12, 6), torch.arange(12) % 3
+    loss = pairloom.TripletMarginLoss(margin=0.2, triplets=triplets, similarity="squared_euclidean", normalize=False)
+    assert torch.equal(torch.jit.script(loss)(x, labels), loss(x, labels))

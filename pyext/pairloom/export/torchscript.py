@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pairloom import _library
+from pairloom import _build_info, _library
 from pairloom.export._common import as_tuple, compare, inference
 
 
@@ -53,3 +53,11 @@ def to_torchscript(
 def library_path() -> str:
     """The operator library, for ``torch.ops.load_library`` in a process that does not import this package."""
     return str(_library.LIBRARY)
+
+
+def cmake_path() -> str:
+    """Folder of the CMake package, for ``find_package(pairloom)`` in a C++ program: its ``pairloom_DIR``.
+
+    The target ``pairloom::torch`` is the operator library. The command `pairloom info --cmake` prints the same folder.
+    """
+    return str(_build_info.cmake_folder())

@@ -361,7 +361,9 @@ class LabelledLoss(nn.Module):
         for given in ("reducer", "embedding_regularizer", "collect_stats"):
             if getattr(self, given) not in (None, False):
                 raise RuntimeError(f"{name} has a {given}, which TorchScript cannot compile; leave it out")
-        self.scripted_settings = (*(getattr(self, own) for own in self.own_settings), self.similarity, self.reduction)
+        # In the order of the function that is compiled: between labels of the references and weights.
+        names = list(inspect.signature(self.function.__prepare_scriptable__()).parameters)[4:-2]
+        self.scripted_settings = tuple(getattr(self, name) for name in names)
         return self
 
 
