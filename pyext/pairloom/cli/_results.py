@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pairloom.cli._tables import need_pyarrow
+from pairloom.cli._tables import either, need_pyarrow
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 STDOUT = Path("-")
@@ -32,7 +32,7 @@ Write = Callable[[np.ndarray, np.ndarray], None]
 def check_output(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
     """Before any work: a kind of file that we write, in a folder that is there."""
     if path.suffix.lower() not in suffixes:
-        raise ValueError(f"--output is {path}; it must end in {' or '.join([', '.join(suffixes[:-1]), suffixes[-1]])}")
+        raise ValueError(f"--output is {path}; it must end in {either(suffixes)}")
     check_folder(path)
     if path.suffix.lower() == ".parquet":
         need_pyarrow()

@@ -35,7 +35,7 @@ def existing(name: str, path: Path, *suffixes: str) -> str:
     """The suffix of a file that is there and of a known kind."""
     suffix = path.suffix.lower()
     if suffix not in suffixes:
-        raise ValueError(f"{name} is {path}; it must be a file of {_either(suffixes)}")
+        raise ValueError(f"{name} is {path}; it must be a file of {either(suffixes)}")
     if not path.is_file():
         raise ValueError(f"{name} is {path}, and there is no such file")
     return suffix
@@ -115,8 +115,9 @@ def read_id_lists(name: str, path: Path, queries: int) -> tuple[np.ndarray, np.n
     return before[ends], ids[some].astype(np.int64)
 
 
-def _either(suffixes: tuple[str, ...]) -> str:
-    return " or ".join([", ".join(suffixes[:-1]), suffixes[-1]] if len(suffixes) > 1 else suffixes)
+def either(words: tuple[str, ...]) -> str:
+    """In a sentence: a, b or c."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _numpy_file(name: str, path: Path) -> np.ndarray:
@@ -183,6 +184,8 @@ def _csv_lists(name: str, path: Path, queries: int) -> list[list[int]]:
     if lines[-1] == "":  # what stands behind the last end of line
         lines.pop()
     header = len(lines) == queries + 1 and _integers(lines[0]) is None
+    if len(lines) - header != queries:
+        raise ValueError(f"{name} {path} has {len(lines)} lines; there are {queries} queries, and each has one")
     lists = []
     for number, line in enumerate(lines[header:], 1 + header):
         ids = _integers(line)
