@@ -93,3 +93,7 @@ def test_known_errors(arguments, message, here):
     np.save("far.npy", np.full(QUERIES, ROWS))
     assert message in error(*arguments)
     assert not (here / "it.npz").exists()
+
+
+def test_the_checkpoint_is_not_the_output(here):
+    pairloom(*MINE, "--checkpoint", "it.npz", "-o", here / "it.npz", code=2)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pairloom.cli import _results
-from pairloom.cli._app import Screen, Similarity, app
+from pairloom.cli._app import Screen, Similarity, app, usage_error
 from pairloom.cli._tables import check_dimensions, read_id_lists, read_matrix
 
 
@@ -87,6 +87,8 @@ def mine(
     """Mine the hardest negatives of every query in a corpus, and say what was filtered."""
     if output != _results.STDOUT:
         _results.check_output(output)
+    if checkpoint is not None and checkpoint.resolve() == output.resolve():
+        usage_error("--checkpoint and --output are the same file")
     rows, searched = read_matrix("--queries", queries), read_matrix("--corpus", corpus)
     check_dimensions("--queries", rows, "--corpus", searched)
     lists = read_id_lists("--positives", positives, len(rows))
