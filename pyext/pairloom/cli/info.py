@@ -1,9 +1,8 @@
-"""The `pairloom` command."""
+"""`pairloom info`: what was built and what is running."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,23 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from pairloom._build_info import build_facts, cmake_folder
+from pairloom.cli._app import app
 
-app = typer.Typer(
-    help="Similarity, losses and retrieval from pairs of embeddings.",
-    epilog="Example: pairloom info --json",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+
+@app.command(
+    short_help="Print what was built and what is running.",
+    epilog="Example:\n\n\b\n  PAIRLOOM_MAX_ISA=avx2 pairloom info",
 )
-
-
-@app.callback()
-def root() -> None:
-    """Similarity, losses and retrieval from pairs of embeddings."""
-
-
-@app.command(epilog="Example: PAIRLOOM_MAX_ISA=avx2 pairloom info")
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     cmake: Annotated[bool, typer.Option("--cmake", help="Print only the folder of the CMake package.")] = False,
@@ -70,15 +59,3 @@ def readable(facts: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("sanitizer", facts["sanitizer"]))
     rows += [(f"{name} library", path) for name, path in facts["libraries"].items()]
     return [*rows, ("CMake package", facts["cmake"])]
-
-
-def main() -> None:
-    """Entry point: what goes wrong for a known reason is one sentence on stderr and exit status 1."""
-    try:
-        app()
-    except (ImportError, OSError, ValueError) as error:
-        sys.exit(f"pairloom: {error}")
-
-
-if __name__ == "__main__":
-    main()
