@@ -30,6 +30,7 @@ DType dtype_of(const py::array& array, const char* name) {
     if (dtype.itemsize() == 8) return DType::f64;
     if (dtype.itemsize() == 2) return DType::f16;
   }
+  if (dtype.kind() == 'u' && dtype.itemsize() == 2 && dtype.byteorder() == '=') return DType::bf16;  // NumPy has only the bits
   throw py::type_error(std::string(name) + " has dtype " + py::str(dtype).cast<std::string>() +
                        "; allowed are float32, float64 and float16 in this machine's byte order");
 }

@@ -14,18 +14,8 @@ from torch import Tensor
 
 from pairloom._id_lists import IdLists
 
-DTYPES = ("float16", "float32", "float64")
-
 Search = Callable[[Tensor, Tensor, int, str, "IdLists | None"], tuple[Tensor, Tensor]]
 """(queries, gallery, k, similarity, exclude) -> scores, indices: top-k of a tensor."""
-
-
-def check_array(name: str, array: np.ndarray) -> None:
-    """A matrix of floats."""
-    if array.dtype.name not in DTYPES:
-        raise TypeError(f"{name} is an array of {array.dtype}; arrays of embeddings must be {', '.join(DTYPES)}")
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise ValueError(f"{name} is an array of shape {array.shape}; it must be 2-D (rows, dimensions)")
 
 
 def rows_of(matrix: Tensor | np.ndarray, rows: slice | np.ndarray) -> Tensor:

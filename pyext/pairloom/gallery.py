@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import json
 import os
-import secrets
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,20 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pairloom import _checks, _library
-from pairloom._fingerprints import matrix_fingerprint
-from pairloom._gallery_blocks import block_rows, check_array, has_tensor_strides, rows_of
+from pairloom import _checks, _codes, _library
+from pairloom._arrays import check_array, load_matrix, readable
+from pairloom._codes import MOST_CODES, SCREENS
+from pairloom._gallery_blocks import has_tensor_strides, rows_of
 from pairloom._id_lists import IdLists
-from pairloom._progress import progress_bar
-
-SCREENS = ("int8", "bf16")
-MOST_CODES = 65536
-BLOCK_BYTES = 2**26
-"""Of embeddings that are read at a time while codes are made."""
-RECORDS = 5
-ABOUT = "about.json"
-COPY = (ABOUT, "codes.npy", "records.npy")
-"""Files of a copy."""
 
 _library.load()
 
@@ -124,18 +110,14 @@ class Gallery:
             ['gallery.npy', 'gallery.npy.int8']
         """
         path = Path(path)
-        try:
-            embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise ValueError(f"path {path} cannot be read as a .npy file of numbers: {error}") from None
-        if not isinstance(embeddings, np.ndarray):  # an .npz archive
-            raise ValueError(f"path {path} holds several arrays; it must be a .npy file with one matrix")
+        embeddings = load_matrix(path)
         gallery = cls(embeddings, screen=None)
         if screen is not None:
             _checks.choice("screen", screen, SCREENS)
             _checks.flag("progress", progress)
             gallery.screen = screen
-            gallery._codes = _codes_beside(path, gallery._rows, screen, progress)
+            made = _codes.codes_beside(path, readable(embeddings), screen, progress, torch.get_num_threads())
+            gallery._codes = _as_tensors(made, screen)
         return gallery
 
     def __len__(self) -> int:
@@ -242,104 +224,18 @@ def as_tensor(embeddings: Tensor | np.ndarray) -> Tensor:
         return torch.from_numpy(embeddings)
 
 
-def _coded(rows: Tensor, screen: str, progress: bool, into: Codes | None = None) -> Codes:
+def _as_array(rows: Tensor) -> np.ndarray:
+    """An array over the same memory; bfloat16 by its bits, uint16."""
+    if rows.dtype == torch.bfloat16:
+        return rows.view(torch.int16).numpy().view(np.uint16)
+    return rows.numpy()
+
+
+def _coded(rows: Tensor, screen: str, progress: bool) -> Codes:
     """The codes of all rows, block by block."""
-    empty = torch.ops.pairloom.code_rows(rows[:0], screen)
-    m = rows.shape[0]
-    if into is None:
-        into = Codes(empty[0].new_empty(m, empty[0].shape[1]), empty[1].new_empty(RECORDS, m))
-    step = block_rows(np.empty((0, rows.shape[1]), np.float64), BLOCK_BYTES)
-    with progress_bar(progress, f"coding rows as {screen}", m) as advance:
-        for first in range(0, m, step):
-            block = slice(first, min(first + step, m))
-            into.codes[block], into.records[:, block] = torch.ops.pairloom.code_rows(rows[block], screen)
-            advance(block.stop - first)
-    return into
+    return _as_tensors(_codes.code_rows(_as_array(rows), screen, progress, torch.get_num_threads()), screen)
 
 
-def _codes_beside(path: Path, rows: Tensor, screen: str, progress: bool) -> Codes:
-    """The copy in the folder beside a .npy file; made first if it is missing, damaged or of something else."""
-    folder = path.with_name(f"{path.name}.{screen}")
-    about = {"format": 1, "screen": screen, "embeddings": matrix_fingerprint(rows)}
-    found = _found(folder, about, rows, screen)
-    if found is not None:
-        return found
-    _refuse_others_files(folder)
-    partial = _beside(folder, "partial")
-    partial.mkdir()
-    try:
-        _coded(rows, screen, progress, _mapped(partial, rows, screen, "w+"))
-        (partial / ABOUT).write_text(json.dumps(about))
-        for name in COPY:
-            with (partial / name).open("rb") as file:
-                os.fsync(file.fileno())
-        made = _mapped(partial, rows, screen, "r")  # stays readable under any name
-        _take_place(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return made
-
-
-def _beside(folder: Path, kind: str) -> Path:
-    """A name that no other process or thread takes."""
-    return folder.with_name(f"{folder.name}.{os.getpid()}-{secrets.token_hex(4)}.{kind}")
-
-
-def _refuse_others_files(folder: Path) -> None:
-    """Nothing is replaced that is no copy."""
-    if folder.is_dir():
-        foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in COPY)
-        if foreign:
-            raise FileExistsError(f"{folder} is where the copy goes, and holds {foreign[0]!r}; move it away")
-    elif folder.exists():
-        raise FileExistsError(f"{folder} is where the copy goes, and is a file; move it away")
-
-
-def _take_place(partial: Path, folder: Path) -> None:
-    """Rename a copy to ``folder``. Others may do the same at this moment: the last one stays."""
-    while True:
-        try:
-            partial.rename(folder)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        replaced = _beside(folder, "replaced")
-        with contextlib.suppress(FileNotFoundError):  # someone else was faster
-            folder.rename(replaced)
-        shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _found(folder: Path, about: dict[str, Any], rows: Tensor, screen: str) -> Codes | None:
-    """The copy of these rows, if there is a whole one."""
-    try:
-        if json.loads((folder / ABOUT).read_text()) != about:
-            return None
-        return _mapped(folder, rows, screen, "r")
-    except (OSError, ValueError, EOFError):
-        return None
-
-
-def _mapped(folder: Path, rows: Tensor, screen: str, mode: str) -> Codes:
-    """Files of a folder as codes, bfloat16 as the integers it is made of.
-
-    Raises:
-        OSError, ValueError, EOFError: files that are missing or damaged.
-    """
-    made = torch.ops.pairloom.code_rows(rows[:0], screen)[0]
-    dtype = np.int8 if screen == "int8" else np.int16
-    shapes: dict[str, tuple[Any, tuple[int, int]]] = {
-        "codes.npy": (dtype, (rows.shape[0], made.shape[1])),
-        "records.npy": (np.float32, (RECORDS, rows.shape[0])),
-    }
-    arrays = []
-    for name, (kind, shape) in shapes.items():
-        if mode == "r":
-            array = np.load(folder / name, mmap_mode="r")
-            if array.dtype != kind or array.shape != shape or not array.flags.c_contiguous:
-                raise ValueError(f"{folder / name} holds {array.dtype} {array.shape}; expected {kind} {shape}")
-        else:
-            array = np.lib.format.open_memmap(folder / name, mode="w+", dtype=kind, shape=shape)
-        arrays.append(array)
-    codes, records = (as_tensor(array) for array in arrays)
+def _as_tensors(made: _codes.Codes, screen: str) -> Codes:
+    codes, records = (as_tensor(array) for array in made)
     return Codes(codes if screen == "int8" else codes.view(torch.bfloat16), records)

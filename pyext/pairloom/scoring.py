@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._arrays import check_array
+from pairloom._codes import SCREENS
 from pairloom._dispatch import needs_reference, scripted_as, without_autocast
-from pairloom._gallery_blocks import block_rows, check_array, topk_in_blocks
+from pairloom._gallery_blocks import block_rows, topk_in_blocks
 from pairloom._id_lists import IdLists, id_lists, id_lists_in_graph
 from pairloom._progress import progress_bar
 from pairloom._registry import OpRecord, Sample, register
-from pairloom.gallery import SCREENS, Gallery, Int8Gallery
+from pairloom.gallery import Gallery, Int8Gallery
 from pairloom.reference.similarity import compute_dtype, unit_rows
 from pairloom.reference.topk import topk_standard
 from pairloom.similarity import distance_pull, through_unit_rows

@@ -1,4 +1,4 @@
-"""Cases on installing: nothing is compiled on import, a library that does not fit is one sentence, no CUDA is needed."""
+"""Cases on installing: import compiles nothing, a library that does not fit is one sentence, no CUDA is needed."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ def sentence(package):
 
 
 class TestL31InstallWithoutCudaOrWithAnotherTorch:
-    """Needs nvcc at first use; undefined symbol; a second torch pulled in (for that: packaging/test_build_errors.py)."""
+    """Needs nvcc at first use; undefined symbol; a second torch pulled in (that: packaging/test_build_errors.py)."""
 
     def test_import_never_compiles(self, tmp_path):
         """No process is started, and there is no program that could be."""

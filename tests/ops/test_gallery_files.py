@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import pairloom
-from pairloom import gallery as gallery_module
+from pairloom import _codes as codes_module
+from pairloom import _folders as folders_module
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def entries(path):
 @pytest.mark.parametrize("screen", ["int8", "bf16", None])
 def test_open_equals_memory(stored, screen, monkeypatch):
     path, rows = stored
-    monkeypatch.setattr(gallery_module, "BLOCK_BYTES", 5000)  # some dozen blocks
+    monkeypatch.setattr(codes_module, "BLOCK_BYTES", 5000)  # some dozen blocks
     queries = rows[:5] + 0.01
     expected = pairloom.topk(queries, rows, 4, similarity="euclidean")
     for _ in range(2):  # made, then found
@@ -41,8 +42,8 @@ def test_the_copy_is_made_once_and_again_for_other_rows(stored, monkeypatch):
     path, rows = stored
     pairloom.Gallery.open(path)
     made = []
-    code = gallery_module._coded
-    monkeypatch.setattr(gallery_module, "_coded", lambda *arguments: made.append(1) or code(*arguments))
+    code = codes_module.code_rows
+    monkeypatch.setattr(codes_module, "code_rows", lambda *arguments: made.append(1) or code(*arguments))
     pairloom.Gallery.open(path)
     assert not made
     np.save(path, rows.numpy() * 2)
@@ -63,7 +64,7 @@ def test_interrupted_while_the_copy_is_made(stored, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(gallery_module, "_coded", interrupt)
+        patch.setattr(codes_module, "code_rows", interrupt)
         with pytest.raises(KeyboardInterrupt):
             pairloom.Gallery.open(path)
     assert entries(path) == ["rows.npy"]
@@ -76,7 +77,7 @@ def test_opened_by_several_threads_at_once(stored, screen, monkeypatch):
     path, rows = stored
     count, failed = 4, []
     barrier = threading.Barrier(count)
-    code = gallery_module._coded
+    code = codes_module.code_rows
 
     def together(*arguments):
         barrier.wait(30)
@@ -89,7 +90,7 @@ def test_opened_by_several_threads_at_once(stored, screen, monkeypatch):
         except Exception as error:
             failed.append(error)
 
-    monkeypatch.setattr(gallery_module, "_coded", together)
+    monkeypatch.setattr(codes_module, "code_rows", together)
     threads = [threading.Thread(target=work) for _ in range(count)]
     for thread in threads:
         thread.start()
@@ -108,8 +109,8 @@ def test_many_copies_take_one_place(tmp_path):
             for turn in range(200):
                 partial = tmp_path / f"{name}.{turn}"
                 partial.mkdir()
-                (partial / gallery_module.ABOUT).write_text(name)
-                gallery_module._take_place(partial, folder)
+                (partial / folders_module.ABOUT).write_text(name)
+                folders_module.take_place(partial, folder)
         except Exception as error:
             failed.append(error)
 

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from pairloom import _checks
-from pairloom._gallery_blocks import check_array
+from pairloom._arrays import check_array
 from pairloom.export._answers import check_file
 from pairloom.export._onnx import need
 from pairloom.export._retriever_graph import Retrieval, retriever_model, save_model

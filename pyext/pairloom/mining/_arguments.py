@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pairloom import _checks
-from pairloom._gallery_blocks import check_array
+from pairloom._arrays import check_array
 from pairloom.mining._rules import Rules
 
 STRATEGIES = ("top", "random")
