@@ -127,6 +127,8 @@ def _by_gallery(
             f"--exclude {exclude_path} has the rows {excluded[1].min()} to {excluded[1].max()}; "
             f"--gallery has the rows 0 to {len(gallery) - 1}"
         )
+    if excluded is not None and ids is not None:  # a scorer knows its rows by their ids
+        excluded = excluded[0], np.asarray(ids)[excluded[1]]
     settings: dict[str, Any] = {
         "similarity": similarity.value,
         "ids": ids,

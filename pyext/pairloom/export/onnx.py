@@ -180,7 +180,7 @@ def _id_table(ids: Any, rows: Any) -> np.ndarray:
     table = np.asarray(ids.detach().cpu() if isinstance(ids, Tensor) else ids)
     if table.shape != (rows.shape[0],):
         raise ValueError(f"ids have shape {table.shape}; it must be ({rows.shape[0]},), one id for each row of gallery")
-    if table.dtype.kind in "iu":
+    if table.dtype.kind in "iu" or table.size == 0:
         return np.append(table.astype(np.int64), -1)
     if table.dtype.kind in "UT" or (table.dtype == object and all(isinstance(one, str) for one in table)):
         return np.array([*map(str, table), ""], dtype=object)
