@@ -42,8 +42,7 @@ class Mixtures {
 
  private:
   struct Half {
-    explicit Half(const MixtureHalf& half)
-        : term(half.term), scale(static_cast<T>(half.scale)), offset(static_cast<T>(half.offset)) {}
+    explicit Half(const MixtureHalf& half) : term(half.term), scale(static_cast<T>(half.scale)), offset(static_cast<T>(half.offset)) {}
     MixtureTerm term;
     T scale, offset;
 
@@ -67,7 +66,7 @@ class Mixtures {
 
   // x1, as it meets all columns.
   struct First {
-    const T* among;   // s(x1, .)
+    const T* among;  // s(x1, .)
     T* d_among;
     const T* lambda;  // of the pairs, or null
     T s;              // s(a, x1)

@@ -51,7 +51,8 @@ MixturesCall as_call(const Tensor& s, const Tensor& among, int64_t among_first, 
   for (int64_t a = 0; a < call.anchors; ++a) {
     const int64_t b = call.begin[a], e = call.end[a], o = call.own[a];
     check(0 <= b && b <= e && e <= call.columns && -1 <= o && o < call.columns, "begin, end or own of anchor ", a, " are no columns");
-    check(!call.positives || b == e || (among_first <= b && e <= among_first + call.among_rows), "among does not hold the class of anchor ", a);
+    check(!call.positives || b == e || (among_first <= b && e <= among_first + call.among_rows), "among does not hold the class of anchor ",
+          a);
     check(a == 0 || b >= call.begin[a - 1], "anchors must be sorted by class");
   }
   check(lambda.scalar_type() == type && lambda.is_cpu() && lambda.is_contiguous(), "lambda must be contiguous and of the type of s");
@@ -106,8 +107,8 @@ std::tuple<Tensor, Tensor> mixture_gradients(const Tensor& s, const Tensor& amon
 
 }  // namespace
 
-#define PAIRLOOM_MIXTURE_ARGUMENTS                                                                                     \
-  "Tensor s, Tensor among, int among_first, Tensor begin, Tensor end, Tensor own, Tensor lam, str pairs, "             \
+#define PAIRLOOM_MIXTURE_ARGUMENTS                                                                         \
+  "Tensor s, Tensor among, int among_first, Tensor begin, Tensor end, Tensor own, Tensor lam, str pairs, " \
   "str positive_term, float positive_scale, float positive_offset, str negative_term, float negative_scale, float negative_offset"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {

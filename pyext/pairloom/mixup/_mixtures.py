@@ -1,4 +1,4 @@
-"""Sums over all mixtures of every anchor, streamed over chunks of whole classes: no mixture is formed, no matrix kept."""
+"""Sums over all mixtures of every anchor, streamed by chunks of whole classes: no mixture is formed, no matrix kept."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from pairloom import _library, reference
 from pairloom._dispatch import in_transform
 from pairloom._stream import CHUNK_ENTRIES, ChunkedSimilarity
+from pairloom.reference.mixture_sums import term_sum
 from pairloom.reference.similarity import compute_dtype, unit_rows
 
 PAIRS = ("positive_negative", "anchor_negative", "both")
@@ -27,6 +28,10 @@ class MixtureTerm(NamedTuple):
     """"linear" t, "hinge" max(t, 0), "softplus" log(1 + e^t) or "exponential" e^t"""
     scale: float
     offset: float
+
+    def sum(self, s: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
+        """Of similarities (R, V), with a weight each, where the mask says so: (R,)."""
+        return term_sum(s, weight, mask, *self)
 
 
 class MixtureTerms(NamedTuple):

@@ -5,9 +5,9 @@ A mixture of unit rows x1 and x2 is v = l x1 + m x2 with m = 1 - l, divided by i
     s(a, v) = (l s(a, x1) + m s(a, x2)) / |v|,      |v|^2 = (l - m)^2 + 2 l m (1 + s(x1, x2))
     sums_a = ( sum_v l f+(s(a, v)),  sum_v m f-(s(a, v)) )
 
-over x1 the positives of the anchor ("positive_negative"), the anchor itself ("anchor_negative") or both, and x2 all its
-negatives. A term f is t, max(t, 0), log(1 + e^t) or e^t with t = scale (s - offset); of exponential terms the sum is its
-logarithm, -inf for no mixture. Where |v| is below 1e-12, s(a, v) is 0 without gradient.
+over x1 the positives of the anchor ("positive_negative"), the anchor itself ("anchor_negative") or both, and x2 all
+its negatives. A term f is t, max(t, 0), log(1 + e^t) or e^t with t = scale (s - offset); of exponential terms the sum
+is its logarithm, -inf for no mixture. Where |v| is below 1e-12, s(a, v) is 0 without gradient.
 
 Source: Venkataramanan et al., "It Takes Two to Tango: Mixup for Deep Metric Learning", ICLR 2022: the general form.
 """
@@ -59,12 +59,10 @@ def mixture_sums(
             similar = torch.where((own >= 0) & ~(itself > 0.5), itself, similar)  # a zero row is not similar to itself
         by_anchor = share.unsqueeze(1) if lam.dim() == 2 else share
         firsts.append((similar.view(rows, 1, 1), s.unsqueeze(1), negative, by_anchor))
-    halves = (
-        (positive_term, positive_scale, positive_offset, False),
-        (negative_term, negative_scale, negative_offset, True),
-    )
     mixtures = [_mixed(first, among_, s.unsqueeze(1), mask, l) for first, among_, mask, l in firsts]
-    return torch.stack([_sum(mixtures, *half) for half in halves], dim=1)
+    mixed, weight, mask = (torch.cat(parts, dim=1) for parts in zip(*mixtures, strict=True))
+    positive = term_sum(mixed, weight, mask, positive_term, positive_scale, positive_offset)
+    return torch.stack([positive, term_sum(mixed, 1 - weight, mask, negative_term, negative_scale, negative_offset)], 1)
 
 
 def _mixed(first: Tensor, among: Tensor, second: Tensor, mask: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,12 +77,9 @@ def _mixed(first: Tensor, among: Tensor, second: Tensor, mask: Tensor, lam: Tens
     return tuple(x.expand(shape).flatten(1) for x in (mixed, share, mask))  # type: ignore[return-value]
 
 
-def _sum(
-    mixtures: list[tuple[Tensor, Tensor, Tensor]], term: str, scale: float, offset: float, negative: bool
-) -> Tensor:
-    mixed, share, mask = (torch.cat(parts, dim=1) for parts in zip(*mixtures, strict=True))
-    weight = 1 - share if negative else share
-    t = scale * (torch.where(mask, mixed, offset) - offset)
+def term_sum(s: Tensor, weight: Tensor, mask: Tensor, term: str, scale: float, offset: float) -> Tensor:
+    """(R, V) similarities, weights, and which of them count -> (R,) sums; of exponential terms the logarithm."""
+    t = scale * (torch.where(mask, s, offset) - offset)
     if term == "exponential":
         counts = mask & (weight > 0)
         value, empty = log_sum_exp(t + torch.where(counts, weight, 1.0).log(), counts)
