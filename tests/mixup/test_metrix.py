@@ -176,7 +176,7 @@ def test_levels_and_threads(level):
 
 
 def test_chunks_of_classes(monkeypatch):
-    """Where chunks end changes nothing but roundings of the gradient's sums; a class that is larger than a chunk is one."""
+    """Where chunks end changes nothing but roundings of the gradient's sums; a large class is a chunk of its own."""
     from pairloom.mixup import _mixtures
 
     x, y = rows(60, 7, seed=1), torch.cat([torch.zeros(25, dtype=torch.int64), labels(35, 8, seed=2)])
@@ -197,7 +197,7 @@ def test_chunks_of_classes(monkeypatch):
 @pytest.mark.parametrize("lam", [0.0, 1.0])
 @pytest.mark.parametrize("pairs", ["positive_negative", "anchor_negative"])
 def test_ends_of_lam_are_the_clean_terms(lam, pairs):
-    """lam = 1: every positive (or the anchor itself), once for each negative; lam = 0: every negative, for each positive."""
+    """lam = 1: every positive (or the anchor), once for each negative; lam = 0: every negative, for each positive."""
     x, y = rows(9, 5, seed=1), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
     unit = normalize(x)
     s = unit @ unit.T

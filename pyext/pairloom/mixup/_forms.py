@@ -100,7 +100,7 @@ def form_of(loss: Any) -> GeneralForm:
         if isinstance(loss, kind):
             if loss.similarity != "cosine":
                 raise ValueError(
-                    f"loss has similarity {loss.similarity!r}; mixtures are divided by their length: it must be 'cosine'"
+                    f"loss has similarity {loss.similarity!r}; mixtures have length 1, so it must be 'cosine'"
                 )
             return make(loss)
     allowed = ", ".join(kind.__name__ for kind in _FORMS)

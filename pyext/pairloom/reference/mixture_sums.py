@@ -59,7 +59,7 @@ def mixture_sums(
             similar = torch.where((own >= 0) & ~(itself > 0.5), itself, similar)  # a zero row is not similar to itself
         by_anchor = share.unsqueeze(1) if lam.dim() == 2 else share
         firsts.append((similar.view(rows, 1, 1), s.unsqueeze(1), negative, by_anchor))
-    mixtures = [_mixed(first, among_, s.unsqueeze(1), mask, l) for first, among_, mask, l in firsts]
+    mixtures = [_mixed(first, met, s.unsqueeze(1), mask, own_lam) for first, met, mask, own_lam in firsts]
     mixed, weight, mask = (torch.cat(parts, dim=1) for parts in zip(*mixtures, strict=True))
     positive = term_sum(mixed, weight, mask, positive_term, positive_scale, positive_offset)
     return torch.stack([positive, term_sum(mixed, 1 - weight, mask, negative_term, negative_scale, negative_offset)], 1)
