@@ -20,6 +20,7 @@ NAMES = (
     "topk",
     "screening",
     "onnx_runtime",
+    "metrix",
     "miners",
 )
 

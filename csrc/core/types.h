@@ -147,6 +147,38 @@ struct TopkCall {
   const int64_t* exclude_indices = nullptr;
 };
 
+// How the similarity s of a mixture to an anchor counts, with t = scale (s - offset): t, max(t, 0), log(1 + e^t) or e^t.
+enum class MixtureTerm { linear, hinge, softplus, exponential };
+struct MixtureHalf {
+  MixtureTerm term;
+  double scale;
+  double offset;
+};
+
+// Sums over all mixtures of pairs of unit rows, none of which is formed (engine/mixtures.h). Columns are sorted by class.
+struct MixturesCall {
+  const void* s;      // (anchors, columns) similarities of the anchors with the columns
+  const void* among;  // (among_rows, columns) similarities of columns [among_first, ...) with the columns
+  int64_t anchors;
+  int64_t columns;
+  int64_t among_first;
+  int64_t among_rows;
+  const int64_t* begin;  // (anchors) columns [begin, end) have the anchor's class; anchors of one class follow each other
+  const int64_t* end;
+  const int64_t* own;            // (anchors) the column that is the anchor itself, or -1
+  bool positives;                // mixtures of positives with negatives
+  bool self;                     // mixtures of the anchor itself with negatives
+  const void* lambda;            // the share of the first of a pair
+  int64_t lambda_anchor_stride;  // 0: one for all
+  bool lambda_by_pair;           // (among_rows, columns) or, with self alone, (anchors, columns)
+  MixtureHalf positive;          // a mixture counts in it with lambda,
+  MixtureHalf negative;          // and here with 1 - lambda
+  void* sums;                    // (anchors, 2); of exponential terms the logarithm, -infinity for none
+  const void* d_sums;            // (anchors, 2) or null: then no gradients
+  void* d_s;                     // (anchors, columns), zeros at first
+  void* d_among;                 // (among_rows, columns), zeros at first
+};
+
 // What is stored of a row beside its codes (engine/code_rows.h), each an array over all rows.
 enum CodeRecord { kScale, kResidual, kNorm, kInverseNorm, kCodeSum, kCodeRecords };
 

@@ -109,6 +109,7 @@ const Kernels table = {
     .screened_topk = {screened_topk_f32, screened_topk_f64},
     .coded_topk = coded_topk,
     .triplet_margin = kLoss<TripletMarginCall>,
+    .mixtures = {mixtures_f32, mixtures_f64},
     .fma_rate = fma_rate_f32,
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
     .product_seconds = product_seconds<float, SplitProducts<3>>,

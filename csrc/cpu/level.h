@@ -17,6 +17,8 @@ void code_rows_f64(const CodeRowsCall& call, const Parallel& pool);
 void screened_topk_f32(const ScreenedTopkCall& call, const Parallel& pool);
 void screened_topk_f64(const ScreenedTopkCall& call, const Parallel& pool);
 void coded_topk(const CodedTopkCall& call, const Parallel& pool);
+void mixtures_f32(const MixturesCall& call, const Parallel& pool);
+void mixtures_f64(const MixturesCall& call, const Parallel& pool);
 double fma_rate_f32(double seconds);
 
 }  // namespace pairloom::PAIRLOOM_ISA

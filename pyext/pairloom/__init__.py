@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pairloom import deploy, export, functional, losses, metrics, miners, mining, reference
+    from pairloom import deploy, export, functional, losses, metrics, miners, mining, mixup, reference
     from pairloom._stats import PairStats
     from pairloom.embedding_queue import EmbeddingQueue
     from pairloom.gallery import Gallery, Int8Gallery
@@ -97,7 +97,18 @@ _HOME = {
     "stream_rows": "pairloom.streaming",
     "topk": "pairloom.scoring",
 }
-_SUBPACKAGES = ("deploy", "export", "functional", "losses", "metrics", "miners", "mining", "reference", "testing")
+_SUBPACKAGES = (
+    "deploy",
+    "export",
+    "functional",
+    "losses",
+    "metrics",
+    "miners",
+    "mining",
+    "mixup",
+    "reference",
+    "testing",
+)
 
 __all__ = [
     "BatchHardMiner",
@@ -143,6 +154,7 @@ __all__ = [
     "mine_hard_negatives",
     "miners",
     "mining",
+    "mixup",
     "pairwise_similarity",
     "reference",
     "stream_rows",
