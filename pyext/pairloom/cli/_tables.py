@@ -24,7 +24,7 @@ def need_pyarrow() -> Any:
         import pyarrow
         import pyarrow.compute
         import pyarrow.parquet
-    except ImportError:
+    except ModuleNotFoundError:
         raise ImportError(
             "Parquet files need pyarrow, which is not installed; run `pip install pairloom[tables]`"
         ) from None

@@ -196,7 +196,7 @@ def _session(path: Path, stock: bool, threads: int | None) -> Any:
         raise ValueError(f"--model is {path}, and there is no such file")
     try:
         import onnxruntime
-    except ImportError:
+    except ModuleNotFoundError:
         raise ImportError("--model needs onnxruntime, which is not installed; run `pip install onnxruntime`") from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised too
