@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import pairloom
-from pairloom.deploy import ort_library
+from pairloom.deploy import Scorer, ort_library
 from pairloom.export import to_onnx
 
 pytestmark = pytest.mark.slow
@@ -86,3 +86,6 @@ def test_ids_are_those_of_pytorch(encoder, tmp_path):
         assert equal[:, :-1][gaps > 1e-4].all()
         assert (found[1][3:, 0] == corpus[:20]).all()  # a sentence finds itself
     assert "class" in found[1][0, 0].lower()
+    alone = Scorer.from_onnx(path)(embeddings.numpy())
+    np.testing.assert_array_equal(alone[0], scores)
+    assert (alone[1] == np.array(corpus, dtype=object)[rows]).all()

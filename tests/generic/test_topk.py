@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pairloom
-from pairloom.deploy import ort_library
+from pairloom.deploy import Scorer, ort_library
 from pairloom.export import module_to_onnx, to_onnx
 from pairloom.testing import isa_levels, using_isa, using_threads
 from tests.generic.common import DTYPES
@@ -214,6 +214,16 @@ def onnx_session(path, *libraries):
     return run
 
 
+def scorer(k, similarity, screen):
+    """Without torch, but for the tensors here."""
+
+    def run(queries, gallery):
+        found = Scorer(gallery.numpy(), similarity=similarity, screen=screen)(queries.numpy(), k)
+        return tuple(torch.as_tensor(output) for output in found)
+
+    return run
+
+
 def everywhere(k, similarity, folder, *, slow=False):
     """The same search on every backend, as functions of (queries, gallery)."""
     module = TopK(k, similarity).eval()
@@ -236,6 +246,8 @@ def everywhere(k, similarity, folder, *, slow=False):
     path = to_onnx(None, None, k=k, similarity=similarity, path=folder / "node.onnx")
     yield "onnx, body of the node", onnx_session(path)
     yield "onnx, kernel of the node", onnx_session(path, ort_library())
+    for screen in (None, "int8"):
+        yield f"scorer, screen {screen}", scorer(k, similarity, screen)
 
 
 def hard_inputs():
