@@ -41,8 +41,9 @@ def batch_shapes(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
-    """Outputs of a module as a flat tuple of tensors."""
-    return tuple(torch.utils._pytree.tree_leaves(outputs))
+    """Outputs of a module as a flat tuple of tensors; numbers, as metrics give them, in float64."""
+    leaves = torch.utils._pytree.tree_leaves(outputs)
+    return tuple(x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in leaves)
 
 
 def compare(written: str, outputs: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:

@@ -12,7 +12,7 @@
     metric(queries, query_labels, gallery=None, gallery_labels=None, *, similarity="cosine") -> float
 
 Without a gallery the queries search among themselves, leave-one-out. All of them work block by block, so no Q x M
-matrix exists.
+matrix exists. In a graph that `pairloom.export.module_to_onnx` writes they are 0-d float64 tensors, with that matrix.
 """
 
 from pairloom.metrics.average_precision import map_at_r

@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pairloom.metrics._export import exported_as
 from pairloom.metrics._ranking import Ranked, mean_over_queries, ranked_answers, within_r
+from pairloom.reference import metrics as dense
 
 
+@exported_as(dense.map_at_r)
 def map_at_r(
     queries: Tensor,
     query_labels: Tensor,

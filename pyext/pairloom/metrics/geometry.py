@@ -9,9 +9,12 @@ from torch import Tensor
 
 from pairloom import _checks
 from pairloom._stream import ChunkedSimilarity, chunks
+from pairloom.metrics._export import exported_as
+from pairloom.reference import metrics as dense
 from pairloom.reference.similarity import compute_dtype
 
 
+@exported_as(dense.alignment)
 def alignment(a: Tensor, b: Tensor, *, alpha: float = 2.0) -> float:
     """Mean distance of the two views of each sample, to a power; lower is better.
 
@@ -45,6 +48,7 @@ def alignment(a: Tensor, b: Tensor, *, alpha: float = 2.0) -> float:
     return float(difference.norm(dim=1).pow(alpha).mean())
 
 
+@exported_as(dense.uniformity)
 def uniformity(x: Tensor, *, t: float = 2.0) -> float:
     """How evenly rows fill the sphere: log of the mean Gaussian potential of all pairs; lower is better.
 
@@ -111,6 +115,8 @@ def effective_rank(x: Tensor) -> float:
         '3.0000'
     """
     _checks.embeddings("x", x)
+    if torch.onnx.is_in_onnx_export():
+        raise ValueError("effective_rank needs singular values, which ONNX does not have; compute it outside the graph")
     if x.shape[0] == 0:
         return 0.0
     values = torch.linalg.svdvals(x.detach().to(torch.promote_types(compute_dtype(x), torch.float64)))

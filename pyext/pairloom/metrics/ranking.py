@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks
+from pairloom.metrics._export import exported_as
 from pairloom.metrics._ranking import mean_over_queries, ranked_answers, scored_blocks, searched, within_r
+from pairloom.reference import metrics as dense
 
 
+@exported_as(dense.r_precision)
 def r_precision(
     queries: Tensor,
     query_labels: Tensor,
@@ -51,6 +54,7 @@ def r_precision(
     return mean_over_queries([within_r(block).sum(1) / block.relevant.to(torch.float64) for block in blocks])
 
 
+@exported_as(dense.mean_reciprocal_rank)
 def mean_reciprocal_rank(
     queries: Tensor,
     query_labels: Tensor,
@@ -104,6 +108,7 @@ def mean_reciprocal_rank(
     return mean_over_queries([value for value in values if len(value)])
 
 
+@exported_as(dense.ndcg_at_k)
 def ndcg_at_k(
     queries: Tensor,
     query_labels: Tensor,

@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks
+from pairloom.metrics._export import exported_as
 from pairloom.metrics._ranking import mean_over_queries, ranked_answers
+from pairloom.reference import metrics as dense
 
 
+@exported_as(dense.recall_at_k)
 def recall_at_k(
     queries: Tensor,
     query_labels: Tensor,

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pairloom.metrics._export import exported_as
 from pairloom.metrics._ranking import Searched, scored_blocks, searched
+from pairloom.reference import metrics as dense
 
 
 class ErrorRates(NamedTuple):
@@ -19,6 +21,7 @@ class ErrorRates(NamedTuple):
     """Share of the pairs of one class that are not."""
 
 
+@exported_as(dense.roc_auc)
 def roc_auc(
     queries: Tensor,
     query_labels: Tensor,
@@ -72,6 +75,7 @@ def roc_auc(
     return (2 * below + ties) / (2 * pairs) if pairs else float("nan")
 
 
+@exported_as(dense.error_rates)
 def error_rates(
     queries: Tensor,
     query_labels: Tensor,
