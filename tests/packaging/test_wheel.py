@@ -1,4 +1,4 @@
-"""Proves what a wheel holds: the package, its three libraries and their CMake package, neither sources nor anybody else's libraries."""
+"""Proves what a wheel holds: package, three libraries, CMake files, neither sources nor anybody else's libraries."""
 
 import subprocess
 import sys
