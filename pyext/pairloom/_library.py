@@ -23,9 +23,8 @@ def load() -> None:
     try:
         torch.ops.load_library(str(LIBRARY))
     except (OSError, RuntimeError) as error:
-        reason = (
-            str(error.__cause__ or error).strip().splitlines()[0]
-        )  # torch keeps what the loader said behind its own
+        # torch only says that it failed; the loader's own words, which name the symbol, are behind that.
+        reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise ImportError(
             f"pairloom's operators ({LIBRARY.name}, built against torch {torch_built_against()}) do not load into "
             f"torch {torch.__version__}: {reason}; rebuild them in this environment with "

@@ -1,4 +1,4 @@
-"""Cases on installing: import compiles nothing, a library that does not fit is one sentence, no CUDA is needed."""
+"""Cases on installing: import compiles nothing, a library that does not fit is one sentence, CUDA is not needed."""
 
 import os
 import shutil
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import pairloom
 from pairloom._build_info import LIBRARIES, PACKAGE_DIR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +41,7 @@ def sentence(package):
 
 
 class TestL31InstallWithoutCudaOrWithAnotherTorch:
-    """Needs nvcc at first use; undefined symbol; a second torch pulled in (that: packaging/test_build_errors.py)."""
+    """nvcc at first use; undefined symbol; a second torch pulled in (that one: packaging/test_build_errors.py)."""
 
     def test_import_never_compiles(self, tmp_path):
         """No process is started, and there is no program that could be."""
@@ -99,7 +98,3 @@ assert not started, started
             needed = subprocess.run(["readelf", "-d", str(library)], check=True, capture_output=True, text=True).stdout
             assert "NEEDED" in needed
             assert "cuda" not in needed.replace(str(ROOT), "")
-
-
-def test_the_package_under_test_is_the_installed_one():
-    assert Path(pairloom.__file__).parent == PACKAGE_DIR

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock  # comes with torch
 from torch import Tensor, nn
 
 import pairloom
@@ -26,18 +27,29 @@ def cmake(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What C++ programs need of the package, in a folder where it was not built."""
-    folder = tmp_path_factory.mktemp("another place")
-    shutil.copytree(pairloom.export.cmake_path(), folder / "cmake")
-    for name in ("core", "operators"):
-        shutil.copy(LIBRARIES[name], folder)
+    """What C++ programs need of the package, in a folder where it was not built; one for all processes of a run."""
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "another place"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            shutil.copytree(pairloom.export.cmake_path(), folder / "cmake")
+            for name in ("core", "operators"):
+                shutil.copy(LIBRARIES[name], folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def program(moved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled program of cmake/consumer."""
-    tree = tmp_path_factory.mktemp("consumer")
+def program(moved: Path) -> Path:
+    """The program of cmake/consumer, compiled by the process that comes first."""
+    tree = moved / "consumer"
+    with FileLock(f"{tree}.lock"):
+        if not (tree / "run_model").exists():
+            compile_program(moved, tree)
+    return tree / "run_model"
+
+
+def compile_program(moved: Path, tree: Path) -> None:
+    """Configure and build cmake/consumer."""
     found = [f"-DTorch_DIR={TORCH_CMAKE}", f"-Dpairloom_DIR={moved / 'cmake'}"]
     # Linkers of some distributions drop unused libraries by default, ours only when asked to.
     linker = "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed"
@@ -45,7 +57,6 @@ def program(moved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert configured.returncode == 0, configured.stdout + configured.stderr
     built = cmake("--build", str(tree))
     assert built.returncode == 0, built.stdout + built.stderr
-    return tree / "run_model"
 
 
 def run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Proves what a wheel holds: the package and its libraries, neither sources nor anybody else's libraries."""
+"""Proves what a wheel holds: package, three libraries, CMake files, neither sources nor anybody else's libraries."""
 
 import subprocess
 import sys
@@ -29,9 +29,20 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     sources = {str(path.relative_to(package.parent)) for path in package.rglob("*.py*") if path.suffix != ".pyc"}
     in_wheel = {name for name in names if name.endswith((".py", ".pyi"))}
     assert in_wheel == sources
+    cmake = {f"pairloom/cmake/pairloomConfig{part}.cmake" for part in ("", "Version")}
+    assert {name for name in names if name.endswith(".cmake")} == cmake
     assert "pairloom/py.typed" in names
     assert not [name for name in names if not name.startswith("pairloom/") and ".dist-info/" not in name]
     assert not [name for name in names if name.endswith((".cpp", ".h", ".cu", ".o"))]
+
+
+def test_cmake_files_name_no_place_of_the_building_machine(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    for name in archive.namelist():
+        if name.endswith(".cmake"):
+            text = archive.read(name).decode()
+            assert str(ROOT) not in text
+            assert sys.prefix not in text
 
 
 def test_wheel_is_marked_for_this_python_and_small(wheel: Path) -> None:
