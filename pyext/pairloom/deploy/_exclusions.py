@@ -6,22 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from pairloom.deploy._rows import Rows
-
-NOTHING = (None, None)
+from pairloom.deploy._rows import Exclusions, Rows
 
 
-def exclusions(exclude: Any, queries: int, rows: Rows) -> tuple[Any, Any]:
+def exclusions(exclude: Any, queries: int, rows: Rows) -> Exclusions:
     """(indptr (Q + 1,), row numbers) of one id for each query, a list for each query, or CSR; (None, None) for none."""
     if exclude is None:
-        return NOTHING
+        return Exclusions(None, None)
     if isinstance(exclude, tuple) and len(exclude) == 2:
         indptr, ids = (np.asarray(part) for part in exclude)
         if indptr.shape != (queries + 1,) or indptr.dtype.kind not in "iu":
             raise ValueError(
                 f"exclude has an indptr {indptr.dtype} {indptr.shape}; it must be integers ({queries + 1},)"
             )
-        return indptr.astype(np.int64), _rows_of(ids.tolist(), rows)
+        return Exclusions(indptr.astype(np.int64), _rows_of(ids.tolist(), rows))
     if isinstance(exclude, np.ndarray) and exclude.ndim == 1:
         lists = [[] if one == rows.missing else [one] for one in exclude.tolist()]
     else:
@@ -29,7 +27,7 @@ def exclusions(exclude: Any, queries: int, rows: Rows) -> tuple[Any, Any]:
     if len(lists) != queries:
         raise ValueError(f"exclude has {len(lists)} entries for {queries} queries; pass one for each query")
     indptr = np.cumsum([0, *(len(one) for one in lists)], dtype=np.int64)
-    return indptr, _rows_of([one for entry in lists for one in entry], rows)
+    return Exclusions(indptr, _rows_of([one for entry in lists for one in entry], rows))
 
 
 def _rows_of(ids: list[Any], rows: Rows) -> np.ndarray:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pairloom import _native
 from pairloom._codes import Codes, code_rows
+
+
+class Exclusions(NamedTuple):
+    """What each query excludes; None for nothing."""
+
+    indptr: np.ndarray | None
+    """(Q + 1,)"""
+    rows: np.ndarray | None
+    """(E,) row numbers"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +58,15 @@ class Rows:
         return self.cached["places"]
 
     def search(
-        self, queries: np.ndarray, k: int, similarity: str, exclude: tuple[Any, ...], threads: int
+        self, queries: np.ndarray, k: int, similarity: str, exclude: Exclusions, threads: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores and row numbers, as `pairloom.topk`."""
         if self.embeddings is None:
             assert self.codes is not None
-            return _native.coded_topk(queries, *self.codes, k, similarity, *exclude, threads=threads)
+            return _native.coded_topk(queries, *self.codes, k, similarity, *exclude, threads)
         if self.codes is not None:
             gallery = (self.embeddings, *self.codes)
-            return _native.screened_topk(queries, *gallery, k, similarity, *exclude, threads=threads)[:2]
+            return _native.screened_topk(queries, *gallery, k, similarity, *exclude, threads)[:2]
         norms = None
         if similarity == "cosine":
             wide = np.float64 in (queries.dtype, self.embeddings.dtype)
@@ -65,7 +74,7 @@ class Rows:
             if key not in self.cached:
                 self.cached[key] = _native.inverse_norms(self.embeddings, wide, threads)
             norms = self.cached[key]
-        return _native.topk(queries, self.embeddings, k, similarity, *exclude, inverse_norms=norms, threads=threads)
+        return _native.topk(queries, self.embeddings, k, similarity, *exclude, norms, threads)
 
     def without(self, rows: list[int]) -> Rows:
         """All others, in order."""

@@ -114,8 +114,9 @@ class Scorer:
         scorer = cls.__new__(cls)
         screen = None if stored.codes is None else "int8"
         scorer._settle(stored.similarity, screen, threads, stored.k, stored.dim)
-        count = len(stored.codes.codes if stored.embeddings is None and stored.codes is not None else stored.embeddings)
-        scorer._rows = Rows(stored.embeddings, stored.codes, _ids(stored.ids, count), stored.dim)
+        rows = stored.codes.codes if stored.codes is not None else stored.embeddings
+        assert rows is not None
+        scorer._rows = Rows(stored.embeddings, stored.codes, _ids(stored.ids, len(rows)), stored.dim)
         return scorer
 
     @classmethod

@@ -93,18 +93,18 @@ def form_of(loss: Any) -> GeneralForm:
         TypeError: another loss.
         ValueError: a similarity that mixtures do not have: they are on the sphere, so it must be the cosine.
     """
-    squared = getattr(loss, "similarity", None) == "squared_euclidean" and getattr(loss, "normalize", False)
-    if isinstance(loss, ProxyNCALoss) and squared:  # 2 - 2 cos
-        return proxy_nca_form(2 * loss.softmax_scale)
-    for kind, make in _FORMS.items():
-        if isinstance(loss, kind):
-            if loss.similarity != "cosine":
-                raise ValueError(
-                    f"loss has similarity {loss.similarity!r}; mixtures have length 1, so it must be 'cosine'"
-                )
-            return make(loss)
-    allowed = ", ".join(kind.__name__ for kind in _FORMS)
-    raise TypeError(f"loss is a {type(loss).__name__}, which has no general form; allowed: {allowed}, or a GeneralForm")
+    make = next((make for kind, make in _FORMS.items() if isinstance(loss, kind)), None)
+    if make is None:
+        allowed = ", ".join(kind.__name__ for kind in _FORMS)
+        raise TypeError(
+            f"loss is a {type(loss).__name__}, which has no general form; allowed: {allowed}, or a GeneralForm"
+        )
+    settings = loss.arguments()
+    if isinstance(loss, ProxyNCALoss) and loss.similarity == "squared_euclidean" and settings["normalize"]:  # 2 - 2 cos
+        return proxy_nca_form(2 * settings["softmax_scale"])
+    if loss.similarity != "cosine":
+        raise ValueError(f"loss has similarity {loss.similarity!r}; mixtures have length 1, so it must be 'cosine'")
+    return make(loss)
 
 
 _FORMS: dict[type, Callable[[Any], GeneralForm]] = {

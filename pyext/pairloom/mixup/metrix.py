@@ -269,18 +269,17 @@ class MetrixLoss(nn.Module):
         _checks.labels("labels", labels, "embeddings", embeddings)
         keep = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
         anchors, anchor_labels = embeddings[keep], labels[keep].to(torch.int64)
-        columns = column_labels = None
+        columns: Tensor | None = None
+        column_labels: Tensor | None = None
         if isinstance(self.loss, ProxyLoss):
             _, every = classes(embeddings, labels, self.loss.proxies, ignore_index)
-            columns, column_labels = self.loss.proxies, every
-            if not isinstance(self.loss, ProxyNCALoss):
+            proxies: Tensor = self.loss.proxies
+            if isinstance(self.loss, ProxyNCALoss):
+                columns, column_labels = proxies, every
+            else:
                 present = anchor_labels.unique()
-                columns, column_labels, anchors, anchor_labels = (
-                    anchors,
-                    anchor_labels,
-                    columns[present],
-                    every[present],
-                )
+                columns, column_labels = anchors, anchor_labels
+                anchors, anchor_labels = proxies[present], every[present]
         if len(anchors) == 0:
             return embeddings[:0].sum()
         lam = self.lam
