@@ -25,12 +25,14 @@ std::string shape_of(const py::array& array) {
 
 DType dtype_of(const py::array& array, const char* name) {
   const py::dtype dtype = array.dtype();
-  if (dtype.kind() == 'f' && (dtype.byteorder() == '=' || dtype.byteorder() == '|')) {
+  constexpr char kOwnOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>';  // or '=' for the same
+  const bool native = dtype.byteorder() == '=' || dtype.byteorder() == kOwnOrder;
+  if (dtype.kind() == 'f' && native) {
     if (dtype.itemsize() == 4) return DType::f32;
     if (dtype.itemsize() == 8) return DType::f64;
     if (dtype.itemsize() == 2) return DType::f16;
   }
-  if (dtype.kind() == 'u' && dtype.itemsize() == 2 && dtype.byteorder() == '=') return DType::bf16;  // NumPy has only the bits
+  if (dtype.kind() == 'u' && dtype.itemsize() == 2 && native) return DType::bf16;  // NumPy has only the bits
   throw py::type_error(std::string(name) + " has dtype " + py::str(dtype).cast<std::string>() +
                        "; allowed are float32, float64 and float16 in this machine's byte order");
 }

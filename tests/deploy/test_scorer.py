@@ -79,6 +79,7 @@ LAYOUTS = {
     "transposed": lambda x: np.asfortranarray(x),
     "every other row": lambda x: np.repeat(x, 2, axis=0)[::2],
     "reversed twice": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
+    "own byte order, spelled out": lambda x: x.astype(x.dtype.newbyteorder("<" if sys.byteorder == "little" else ">")),
     "other byte order": lambda x: x.astype(x.dtype.newbyteorder()),
     "not aligned": lambda x: np.frombuffer(b"." + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape),
     "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
@@ -137,22 +138,25 @@ def test_rows_come_and_go(steps, screen, start):
     first = integers(start, 4, seed=1).numpy()
     scorer, plain = Scorer(first, similarity="dot", screen=screen), Plain(first, range(start))
     queries = integers(3, 4, seed=2).numpy()
-    following = start
+    following, largest = start, -1
     for step, seed in steps:
         if step in "aA":
             more = integers(seed % 7, 4, seed=seed).numpy()
             if step == "a":
                 known = [one for one, _ in plain.entries]
-                ids = [max(known, default=-1) + 1 + i for i in range(len(more))]
+                largest = max([largest, *known])  # ids that are gone are not given out again
+                ids = [largest + 1 + i for i in range(len(more))]
                 scorer.add(more)
             else:
                 following = max([following, *(one for one, _ in plain.entries)]) + 1000
                 ids = [following + i for i in range(len(more))]
                 scorer.add(more, ids)
             plain.entries += zip(ids, more, strict=True)
+            largest = max([largest, *ids])
         elif step == "r" and plain.entries:
             gone = {plain.entries[i][0] for i in np.random.default_rng(seed).integers(0, len(plain.entries), 3)}
             scorer.remove(list(gone))
+            largest = max([largest, *(one for one, _ in plain.entries)])
             plain.entries = [entry for entry in plain.entries if entry[0] not in gone]
         assert scorer.ids.tolist() == [one for one, _ in plain.entries]
         found, expected = scorer(queries, 5), plain(queries, 5)
@@ -329,6 +333,41 @@ ort_library()
     assert done.returncode == 0, done.stderr
 
 
+def test_words_are_ids_and_not_letters():
+    gallery = rows(3)
+    scorer = Scorer(gallery, ids=["12", "1", "2"])
+    found = scorer(gallery, 2, exclude=["12", "", "2"])[1]
+    assert "12" not in found[0]
+    assert found[1, 0] == "1"
+    assert "2" not in found[2]
+
+
+def test_a_child_process_changes_rows_while_the_parent_was():
+    """A lock that another thread held when the process was forked is never opened in the child."""
+    scorer = Scorer(rows(3))
+    with scorer._changes:
+        child = os.fork()
+        if child == 0:
+            scorer.add(rows(1))
+            os._exit(len(scorer))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+
+
+def test_arrays_that_were_exchanged(tmp_path):
+    Scorer(rows(40), screen="int8").save(tmp_path / "kept")
+    codes = tmp_path / "kept" / "codes.npy"
+    np.save(codes, np.zeros_like(np.load(codes)))
+    with pytest.raises(ValueError, match="an array is not the one that was saved"):
+        Scorer.load(tmp_path / "kept")
+
+
+def test_data_elsewhere_is_not_read(tmp_path):
+    path = to_onnx(None, rows(200), k=2, path=tmp_path / "it.onnx", external_data=True, check=False)
+    path.write_bytes(path.read_bytes().replace(b"it.onnx.data", b"../onnx.data"))
+    with pytest.raises(ValueError, match="it must be a file beside it"):
+        Scorer.from_onnx(path)
+
+
 def test_after_a_fork():
     scorer, queries = Scorer(rows(20000, 32), threads=2), rows(300, 32, seed=1)
     expected = scorer(queries, 5)
@@ -372,6 +411,9 @@ print(scorer(np.ones((3, 128), np.float32), 2)[1].shape)
         ({"ids": [1, 2]}, ValueError, r"ids have shape \(2,\); it must be \(3,\)"),
         ({"ids": [1, 2, 1]}, ValueError, "ids holds 1 twice"),
         ({"ids": [1.5, 2.0, 3.0]}, TypeError, "ids are float64; they must be integers or strings"),
+        ({"ids": [1, -1, 3]}, ValueError, "ids holds -1, which stands for what is missing"),
+        ({"ids": ["a", "", "b"]}, ValueError, "ids holds '', which stands for what is missing"),
+        ({"ids": np.array([1, 2**63, 3], np.uint64)}, ValueError, r"they must be below 2\*\*63"),
     ],
 )
 def test_errors_of_the_constructor(arguments, error, message):
@@ -393,6 +435,9 @@ def test_errors_of_calls():
         (lambda: scorer.add(rows(1), ["a"]), ValueError, "ids holds 'a', which is there already"),
         (lambda: scorer.add(rows(1, 5), ["d"]), ValueError, "embeddings has 5 dimensions"),
         (lambda: scorer.remove(["a", "x"]), ValueError, "ids holds 'x', which is no id"),
+        (lambda: scorer.add(rows(1, dtype=np.float64), ["d"]), TypeError, "which would round them"),
+        (lambda: scorer(rows(1), 1, exclude=[[0.0]]), TypeError, "exclude holds 0.0; ids are integers or strings"),
+        (lambda: scorer(rows(1), 1, exclude=[[False]]), TypeError, "exclude holds False"),
     ]:
         with pytest.raises(error, match=message):
             call()

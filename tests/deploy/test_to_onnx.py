@@ -135,7 +135,7 @@ def test_gallery_as_an_input(library, tmp_path):
     [
         (torch.arange(5) * 10 + 7, -1),
         (np.array([2**40, -5, 0, 3, 9]), -1),
-        (["a", "", "ü", "d", "e"], ""),
+        (["a", " ", "ü", "d", "e"], ""),
         (np.array(["x1", "x22", "x3", "x4", "x5"]), ""),
     ],
 )
@@ -267,6 +267,8 @@ def test_encoders_with_several_inputs_and_half_outputs(library, tmp_path):
         ({"gallery": None, "ids": [1]}, ValueError, "ids are given for a gallery that is an input"),
         ({"ids": [1, 2]}, ValueError, r"ids have shape \(2,\); it must be \(9,\)"),
         ({"ids": np.ones(9)}, TypeError, "ids are float64; they must be integers or strings"),
+        ({"ids": range(-1, 8)}, ValueError, "ids holds -1, which stands for what is missing"),
+        ({"ids": [*"abcdefgh", ""]}, ValueError, "ids holds '', which stands for what is missing"),
         ({"args": None}, ValueError, "args is missing"),
         ({"args": (torch.ones(1, 12),)}, ValueError, "two or more rows"),
         ({"encoder": None}, ValueError, "args is given without an encoder"),

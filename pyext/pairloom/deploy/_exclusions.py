@@ -20,20 +20,28 @@ def exclusions(exclude: Any, queries: int, rows: Rows) -> Exclusions:
                 f"exclude has an indptr {indptr.dtype} {indptr.shape}; it must be integers ({queries + 1},)"
             )
         return Exclusions(indptr.astype(np.int64), _rows_of(ids.tolist(), rows))
-    if isinstance(exclude, np.ndarray) and exclude.ndim == 1:
-        lists = [[] if one == rows.missing else [one] for one in exclude.tolist()]
-    else:
-        lists = [list(np.asarray(one).tolist()) if isinstance(one, np.ndarray) else list(one) for one in exclude]
+    entries = exclude.tolist() if isinstance(exclude, np.ndarray) else list(exclude)
+    lists = [_ids_of_query(entry, rows.missing) for entry in entries]
     if len(lists) != queries:
         raise ValueError(f"exclude has {len(lists)} entries for {queries} queries; pass one for each query")
     indptr = np.cumsum([0, *(len(one) for one in lists)], dtype=np.int64)
     return Exclusions(indptr, _rows_of([one for entry in lists for one in entry], rows))
 
 
+def _ids_of_query(entry: Any, missing: Any) -> list[Any]:
+    """One id, that of what is missing for none, or several."""
+    if isinstance(entry, (str, int, np.integer)):
+        return [] if entry == missing else [entry]
+    return list(entry.tolist()) if isinstance(entry, np.ndarray) else list(entry)
+
+
 def _rows_of(ids: list[Any], rows: Rows) -> np.ndarray:
     places = rows.places
-    try:
-        return np.array([places[one] for one in ids], dtype=np.int64)
-    except (KeyError, TypeError):
-        strange = next(one for one in ids if not (isinstance(one, (int, str)) and one in places))
-        raise ValueError(f"exclude holds {strange!r}, which is no id of this scorer") from None
+    found = []
+    for one in ids:
+        if isinstance(one, (bool, np.bool_)) or not isinstance(one, (str, int, np.integer)):
+            raise TypeError(f"exclude holds {one!r}; ids are integers or strings")
+        if one not in places:
+            raise ValueError(f"exclude holds {one!r}, which is no id of this scorer")
+        found.append(places[one])
+    return np.array(found, dtype=np.int64)

@@ -69,6 +69,8 @@ def _array(tensor: Any, path: Path, onnx: Any) -> np.ndarray:
         return onnx.numpy_helper.to_array(tensor)
     where = {entry.key: entry.value for entry in tensor.external_data}
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if Path(where["location"]).name != where["location"]:
+        raise ValueError(f"path {path} keeps its gallery in {where['location']!r}; it must be a file beside it")
     file = path.parent / where["location"]
     if not file.is_file():
         raise FileNotFoundError(f"path {path} keeps its gallery in {file.name}, which is not beside it")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from pairloom._arrays import check_array, load_matrix, readable
-from pairloom._codes import MOST_CODES, SCREENS, Codes, code_rows, codes_beside
+from pairloom._codes import MOST_CODES, RECORDS, SCREENS, Codes, code_rows, codes_beside
+from pairloom._fingerprints import matrix_fingerprint
 from pairloom._folders import ABOUT, new_folder
 from pairloom.deploy._exclusions import exclusions
 from pairloom.deploy._onnx_file import read_gallery
@@ -137,12 +138,15 @@ class Scorer:
             sizes = {len(array.T if name == "records" else array) for name, array in arrays.items()}
             if sizes != {about["rows"]}:
                 raise ValueError("sizes differ")
+            if {name: _fingerprint(array) for name, array in arrays.items()} != about["arrays"]:
+                raise ValueError("an array is not the one that was saved")
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
             raise ValueError(f"path {path} is no folder that Scorer.save wrote, or it is damaged: {error}") from None
         scorer = cls.__new__(cls)
         scorer._settle(about["similarity"], about["screen"], threads, about["k"], about["dim"])
         codes = Codes(arrays["codes"], arrays["records"]) if "codes" in arrays else None
         scorer._rows = Rows(arrays.get("embeddings"), codes, _ids(arrays["ids"], about["rows"]), about["dim"])
+        scorer._largest = about["largest"]
         return scorer
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -163,7 +167,8 @@ class Scorer:
             "k": self.k,
             "dim": rows.dim,
             "rows": len(rows),
-            "arrays": list(arrays),
+            "arrays": {name: _fingerprint(array) for name, array in arrays.items()},
+            "largest": _largest(rows.ids, self._largest),
         }
         with new_folder(Path(path), FILES, "scorer") as partial:
             for name, array in arrays.items():
@@ -206,7 +211,7 @@ class Scorer:
             TypeError, ValueError: rows or ids that do not fit, an id that is there; a scorer of int8 alone.
         """
         embeddings = _matrix("embeddings", embeddings)
-        with self._changes:
+        with self._changing():
             rows = self._rows
             if rows.embeddings is None:
                 raise ValueError("this scorer has int8 alone and takes no more rows; make it of embeddings with screen")
@@ -215,9 +220,15 @@ class Scorer:
                     f"embeddings has {embeddings.shape[1]} dimensions per row and the gallery has {rows.dim}; "
                     "they must be equal"
                 )
+            if not np.can_cast(embeddings.dtype, rows.embeddings.dtype):
+                raise TypeError(
+                    f"embeddings is {embeddings.dtype} and the gallery {rows.embeddings.dtype}, which would round them; "
+                    f"pass embeddings.astype({str(rows.embeddings.dtype)!r})"
+                )
             more = self._more_ids(ids, len(embeddings), rows)
             stored = np.ascontiguousarray(embeddings, rows.embeddings.dtype)
             self._rows = rows.joined(stored, more, self.screen, self.threads)
+            self._largest = _largest(more, self._largest)
 
     def remove(self, ids: Sequence[Any] | np.ndarray) -> None:
         """Take rows away.
@@ -225,12 +236,13 @@ class Scorer:
         Raises:
             ValueError: an id that is not there; then all rows stay.
         """
-        with self._changes:
+        with self._changing():
             rows = self._rows
             asked = np.asarray(ids).tolist() if isinstance(ids, np.ndarray) else list(ids)
             strange = [one for one in asked if one not in rows.places]
             if strange:
                 raise ValueError(f"ids holds {strange[0]!r}, which is no id of this scorer")
+            self._largest = _largest(rows.ids, self._largest)  # an id that is gone is not given out again
             self._rows = rows.without([rows.places[one] for one in asked])
 
     @property
@@ -264,13 +276,20 @@ class Scorer:
         self.threads = len(os.sched_getaffinity(0)) if threads is None else threads
         self.k = None if k is None else _count("k", k)
         self._changes = threading.Lock()
+        self._process = os.getpid()
+        self._largest: int = -1
 
-    @staticmethod
-    def _more_ids(ids: Any, count: int, rows: Rows) -> np.ndarray:
+    def _changing(self) -> threading.Lock:
+        """The lock of changes; a new one in a child process, where nobody may be left to open it."""
+        if self._process != os.getpid():
+            self._changes, self._process = threading.Lock(), os.getpid()
+        return self._changes
+
+    def _more_ids(self, ids: Any, count: int, rows: Rows) -> np.ndarray:
         if ids is None:
             if rows.ids.dtype == object:
                 raise ValueError("ids is missing; this scorer has strings for ids")
-            first = int(rows.ids.max()) + 1 if len(rows) else 0
+            first = _largest(rows.ids, self._largest) + 1
             return np.arange(first, first + count, dtype=np.int64)
         more = _ids(ids, count)
         if count == 0:
@@ -280,10 +299,23 @@ class Scorer:
             raise TypeError(
                 f"ids are {kinds[more.dtype == object]}; those of this scorer are {kinds[more.dtype != object]}"
             )
-        known = [one for one in more.tolist() if one in rows.places]
+        if more.dtype == object:
+            known = [one for one in more.tolist() if one in rows.places]
+        else:
+            known = more[np.isin(more, rows.ids)].tolist()
         if known:
             raise ValueError(f"ids holds {known[0]!r}, which is there already")
         return more
+
+
+def _largest(ids: np.ndarray, before: int) -> int:
+    """The largest number that was ever an id."""
+    return before if ids.dtype == object or not len(ids) else max(before, int(ids.max()))
+
+
+def _fingerprint(array: np.ndarray) -> str:
+    """Of some rows, evenly spread; records lie by columns."""
+    return matrix_fingerprint(array.reshape(len(array), -1) if len(array) != RECORDS else array.T)
 
 
 def _matrix(name: str, array: Any) -> np.ndarray:
@@ -309,11 +341,16 @@ def _ids(ids: Any, count: int) -> np.ndarray:
     if table.shape != (count,):
         raise ValueError(f"ids have shape {table.shape}; it must be ({count},), one id for each row")
     if table.dtype.kind in "iu" or table.size == 0:
+        if table.size and int(table.max()) > np.iinfo(np.int64).max:
+            raise ValueError(f"ids holds {int(table.max())}; they must be below 2**63")
         table = table.astype(np.int64)
     elif table.dtype.kind in "UT" or (table.dtype == object and all(isinstance(one, str) for one in table)):
         table = np.array([str(one) for one in table], dtype=object)
     else:
         raise TypeError(f"ids are {table.dtype}; they must be integers or strings")
+    missing: Any = "" if table.dtype == object else -1
+    if bool((table == missing).any()):
+        raise ValueError(f"ids holds {missing!r}, which stands for what is missing")
     if len(set(table.tolist())) != count:
         seen: set[Any] = set()
         twice = next(one for one in table.tolist() if one in seen or seen.add(one))  # type: ignore[func-returns-value]

@@ -178,6 +178,9 @@ def _id_table(ids: Any, rows: Any) -> np.ndarray:
     if rows is None:
         raise ValueError("ids are given for a gallery that is an input of the graph; map its row numbers outside")
     table = np.asarray(ids.detach().cpu() if isinstance(ids, Tensor) else ids)
+    missing: Any = -1 if table.dtype.kind in "iu" else ""
+    if table.dtype.kind in "iuUTO" and bool((table == missing).any()):
+        raise ValueError(f"ids holds {missing!r}, which stands for what is missing")
     if table.shape != (rows.shape[0],):
         raise ValueError(f"ids have shape {table.shape}; it must be ({rows.shape[0]},), one id for each row of gallery")
     if table.dtype.kind in "iu" or table.size == 0:
