@@ -435,7 +435,7 @@ def test_errors_of_calls():
         (lambda: scorer.add(rows(1), ["a"]), ValueError, "ids holds 'a', which is there already"),
         (lambda: scorer.add(rows(1, 5), ["d"]), ValueError, "embeddings has 5 dimensions"),
         (lambda: scorer.remove(["a", "x"]), ValueError, "ids holds 'x', which is no id"),
-        (lambda: scorer.add(rows(1, dtype=np.float64), ["d"]), TypeError, "which would round them"),
+        (lambda: scorer.add(rows(1, dtype=np.float64), ["d"]), TypeError, "which would round"),
         (lambda: scorer(rows(1), 1, exclude=[[0.0]]), TypeError, "exclude holds 0.0; ids are integers or strings"),
         (lambda: scorer(rows(1), 1, exclude=[[False]]), TypeError, "exclude holds False"),
     ]:

@@ -60,6 +60,9 @@ class Scorer:
         [['c', 'b']]
     """
 
+    _largest: int
+    """The largest number that was ever an id."""
+
     def __init__(
         self,
         gallery: np.ndarray,
@@ -222,7 +225,7 @@ class Scorer:
                 )
             if not np.can_cast(embeddings.dtype, rows.embeddings.dtype):
                 raise TypeError(
-                    f"embeddings is {embeddings.dtype} and the gallery {rows.embeddings.dtype}, which would round them; "
+                    f"embeddings is {embeddings.dtype} and the gallery {rows.embeddings.dtype}, which would round; "
                     f"pass embeddings.astype({str(rows.embeddings.dtype)!r})"
                 )
             more = self._more_ids(ids, len(embeddings), rows)
@@ -277,7 +280,7 @@ class Scorer:
         self.k = None if k is None else _count("k", k)
         self._changes = threading.Lock()
         self._process = os.getpid()
-        self._largest: int = -1
+        self._largest = -1
 
     def _changing(self) -> threading.Lock:
         """The lock of changes; a new one in a child process, where nobody may be left to open it."""
