@@ -213,6 +213,17 @@ def test_small_files_stay_one(tmp_path):
     assert os.listdir(tmp_path) == ["small.onnx"]
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("rows", [0, 1])
+def test_galleries_of_no_row_and_of_one(rows, precision, library, tmp_path):
+    gallery, queries = torch.randn(rows, 5), torch.randn(3, 5)
+    names = (f"row {i}" for i in range(rows))
+    path = to_onnx(None, gallery, k=np.int64(2), path=tmp_path / "tiny.onnx", precision=precision, ids=names)
+    scores, ids = session(path, library).run(None, {"queries": queries.numpy()})
+    assert np.isinf(scores[:, rows:]).all()
+    assert ids.tolist() == [["row 0", ""] if rows else [-1, -1]] * 3  # of no ids nobody knows the kind
+
+
 def test_screened_files_answer_the_same(library, tmp_path):
     torch.manual_seed(3)
     gallery, queries = torch.randn(3000, 70), torch.randn(20, 70)
@@ -270,6 +281,8 @@ def test_encoders_with_several_inputs_and_half_outputs(library, tmp_path):
         ({"ids": range(-1, 8)}, ValueError, "ids holds -1, which stands for what is missing"),
         ({"ids": [*"abcdefgh", ""]}, ValueError, "ids holds '', which stands for what is missing"),
         ({"args": None}, ValueError, "args is missing"),
+        ({"args": torch.ones(2, 12)}, TypeError, "args is a Tensor; pass a tuple"),
+        ({"path": "."}, ValueError, "path is '.', which is a folder"),
         ({"args": (torch.ones(1, 12),)}, ValueError, "two or more rows"),
         ({"encoder": None}, ValueError, "args is given without an encoder"),
         ({"encoder": len}, TypeError, "encoder is a builtin_function_or_method"),

@@ -44,6 +44,7 @@ def topk_function(
     k: int, similarity: str, rows: int | None, dim: int | None, dtype: torch.dtype, opset: int | None
 ) -> Any:
     """TopKSimilarity as an `onnx_ir.Function`, for a gallery of some rows and dimensions, or of any (None)."""
+    rows = rows or None  # the exporter has no constant size of 0
     gallery = torch.empty(1, 1, dtype=dtype).expand(rows or 7, dim or 5)  # takes no memory
     queries = torch.empty(3, dim or 5)
     dimension = {} if dim is not None else {1: torch.export.Dim("dim")}

@@ -100,13 +100,15 @@ def to_onnx(
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"path is {str(path)!r}, and {str(path.parent)!r} is no folder")
+    if path.is_dir():
+        raise ValueError(f"path is {str(path)!r}, which is a folder; it must be the file to write")
     rows = _checked(encoder, gallery, k, similarity, args, precision, screen, portable, external_data)
     retrieval = Retrieval(
         encoder=encoder,
         args=tuple(args or ()),
         rows=rows,
         names=None if ids is None else _id_table(ids, rows),
-        k=k,
+        k=int(k),
         similarity=similarity,
         precision=precision,
         screen=screen,
@@ -146,6 +148,8 @@ def _checked(
         _checks.flag("external_data", external_data)
     if encoder is not None and not isinstance(encoder, nn.Module):
         raise TypeError(f"encoder is a {type(encoder).__name__}; it must be a torch.nn.Module, or None")
+    if isinstance(args, Tensor):
+        raise TypeError("args is a Tensor; pass a tuple of the encoder's arguments, (tensor,) for one")
     if encoder is not None and not args:
         raise ValueError("args is missing; pass example arguments of the encoder, a batch of two or more")
     if encoder is None and args:
@@ -177,6 +181,8 @@ def _id_table(ids: Any, rows: Any) -> np.ndarray:
     """(M + 1,) int64 or strings, the id of what is missing at the end."""
     if rows is None:
         raise ValueError("ids are given for a gallery that is an input of the graph; map its row numbers outside")
+    if not isinstance(ids, (Tensor, np.ndarray)):
+        ids = list(ids)
     table = np.asarray(ids.detach().cpu() if isinstance(ids, Tensor) else ids)
     missing: Any = -1 if table.dtype.kind in "iu" else ""
     if table.dtype.kind in "iuUTO" and bool((table == missing).any()):
