@@ -244,23 +244,23 @@ def test_every_triplet_is_equally_likely():
 
 
 def test_no_matrix_and_no_list_of_all_triplets():
-    """8,000 x 8,000 similarities are 256 MB, and their masks 128 MB; all triplets are 2e8."""
+    """12,000 x 12,000 similarities are 549 MiB; all triplets are 4e8. What a chunk needs is there after 4,000 rows."""
     program = """
 import torch
 from pairloom import miners
 from pairloom.testing import peak_memory_mb
-x, labels = torch.randn(8_000, 8), torch.arange(8_000) // 4
+x, labels = torch.randn(12_000, 8), torch.arange(12_000) // 4
 every = [miners.MultiSimilarityMiner(epsilon=-1.7), miners.BatchHardMiner(), miners.TripletMarginMiner(margin=-1.9)]
 every += [miners.DistanceWeightedMiner(), miners.UniformTripletMiner(cap=1000)]
 for miner in every:
-    miner(x[:64], labels[:64])
+    miner(x[:4_000], labels[:4_000])
 before = peak_memory_mb()
 for miner in every:
     miner(x, labels)
 print(peak_memory_mb() - before)
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 250
+    assert float(done.stdout) < 270
 
 
 def test_what_is_refused():
