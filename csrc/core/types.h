@@ -147,6 +147,30 @@ struct TopkCall {
   const int64_t* exclude_indices = nullptr;
 };
 
+// Mixtures of pairs of rows (engine/mix.h): row `first` of x with row `partner` of others.
+struct MixCall {
+  Matrix x;
+  Matrix others;
+  int64_t count;
+  bool in_order;           // the mixtures are of rows 0, 1, ... of x, which are as many
+  const int64_t* first;    // (count) rows of x, unless in_order; like all arrays here null where count is 0
+  const int64_t* partner;  // (count) rows of others, or -1 for none
+  const double* lambda;    // the share of x, (count) when lambda_per_row, else one value
+  bool lambda_per_row;
+  bool normalize;
+  void* mixed;  // (count, dim) compute type; gradients do not need it
+};
+
+// The way back. Outputs that are null are not wanted.
+struct MixGradientsCall {
+  MixCall mix;
+  Matrix d_mixed;  // (count, dim)
+  bool one_batch;  // others are x, and d_x takes in both
+  void* d_x;       // (x.rows, dim) compute type
+  void* d_others;  // (others.rows, dim) compute type
+  void* d_lambda;  // (count) compute type
+};
+
 // How the similarity s of a mixture to an anchor counts, with t = scale (s - offset): t, max(t, 0), log(1 + e^t) or e^t.
 enum class MixtureTerm { linear, hinge, softplus, exponential };
 struct MixtureHalf {

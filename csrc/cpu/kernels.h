@@ -28,6 +28,8 @@ struct Kernels {
   void (*coded_topk)(const CodedTopkCall&, const Parallel&);  // of float32 queries
   Kernel<TripletMarginCall> triplet_margin;
   Kernel<MixturesCall> mixtures;
+  Kernel<MixCall> mix;
+  Kernel<MixGradientsCall> mix_gradients;
   double (*fma_rate)(double seconds);                            // GFLOP/s of one thread on registers alone
   double (*product_seconds)(int64_t n, int64_t m, int64_t dim);  // of one thread for float32 products, see engine/product_rate.h
 };

@@ -110,6 +110,8 @@ const Kernels table = {
     .coded_topk = coded_topk,
     .triplet_margin = kLoss<TripletMarginCall>,
     .mixtures = {mixtures_f32, mixtures_f64},
+    .mix = {mix_f32, mix_f64},
+    .mix_gradients = {mix_gradients_f32, mix_gradients_f64},
     .fma_rate = fma_rate_f32,
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
     .product_seconds = product_seconds<float, SplitProducts<3>>,

@@ -19,6 +19,10 @@ void screened_topk_f64(const ScreenedTopkCall& call, const Parallel& pool);
 void coded_topk(const CodedTopkCall& call, const Parallel& pool);
 void mixtures_f32(const MixturesCall& call, const Parallel& pool);
 void mixtures_f64(const MixturesCall& call, const Parallel& pool);
+void mix_f32(const MixCall& call, const Parallel& pool);
+void mix_f64(const MixCall& call, const Parallel& pool);
+void mix_gradients_f32(const MixGradientsCall& call, const Parallel& pool);
+void mix_gradients_f64(const MixGradientsCall& call, const Parallel& pool);
 double fma_rate_f32(double seconds);
 
 }  // namespace pairloom::PAIRLOOM_ISA

@@ -137,7 +137,7 @@ class Mixtures {
     const T* row = static_cast<const T*>(call_.s) + a * call_.columns;
     T* d_row = call_.d_s == nullptr ? nullptr : static_cast<T*>(call_.d_s) + a * call_.columns;
     const T* lambda = static_cast<const T*>(call_.lambda);
-    const T own_lambda = lambda[a * call_.lambda_anchor_stride];
+    const T own_lambda = call_.lambda_by_pair ? T{0} : lambda[a * call_.lambda_anchor_stride];
     const int64_t own = call_.own[a];
     for (int64_t p = call_.begin[a]; call_.positives && p < call_.end[a]; ++p) {
       if (p == own) continue;

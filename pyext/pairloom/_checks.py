@@ -191,6 +191,25 @@ def row_mask(name: str, mask: Tensor, of: str, rows: Tensor) -> None:
     same_device(name, mask, of, rows)
 
 
+def row_indices(name: str, value: Any, of: str, rows: Tensor, *, none: bool = False) -> None:
+    """(V,) int64 places of rows; with ``none`` also -1."""
+    _tensor(name, value)
+    if value.dtype != torch.int64:
+        raise TypeError(f"{name} has dtype {_short(value.dtype)}; rows of {of} are named by int64")
+    if value.dim() != 1:
+        raise ValueError(f"{name} has shape {_shape(value)}; expected (mixtures,)")
+    same_device(name, value, of, rows)
+    if not values_readable(value) or value.numel() == 0:
+        return
+    lowest, highest = (int(x) for x in value.aminmax())
+    if lowest < (-1 if none else 0) or highest >= rows.shape[0]:
+        allowed = f"0 to {rows.shape[0] - 1}" if rows.shape[0] else "none, there is no row"
+        raise ValueError(
+            f"{name} holds {lowest if lowest < (-1 if none else 0) else highest}; rows of {of}: {allowed}"
+            + (", and -1 for no partner" if none else "")
+        )
+
+
 def positive_number(name: str, value: float) -> None:
     """A finite number above 0."""
     _number(name, value)

@@ -35,6 +35,7 @@ MODULES = (
     "pairloom.losses.margin",
     "pairloom.losses.siglip",
     "pairloom.losses.proxy_anchor",
+    "pairloom.mixup.mix",
 )
 """Every module that registers an operator, in the order of the documentation."""
 

@@ -1,6 +1,8 @@
 """Metrix without mixtures equals Metrix with them: values, gradients, golden numbers, and what happens at the edges."""
 
+import copy
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -250,6 +252,40 @@ def test_parents_that_cancel_and_duplicates():
         torch.testing.assert_close(equal, torch.full((1,), 0.7, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parents_that_nearly_cancel(dtype):
+    """The error is that of a similarity, divided by the squared length of the mixture; never a value beyond that."""
+    generator = torch.Generator().manual_seed(0)
+    for gap in (1e-1, 1e-2, 1e-3):
+        x = rows(3, 16, seed=2)
+        x[2] = -x[1] + gap * torch.randn(16, generator=generator, dtype=torch.float64)
+        x = x.to(dtype)
+        y = torch.tensor([0, 0, 1])
+        length = (0.5 * (normalize(x[1], dim=0) + normalize(x[2], dim=0))).norm().item()
+        form = contrastive_form(-1.0)
+        found = metrix(x[:1], y[:1], form, lam=0.5, columns=x[1:], column_labels=y[1:]).double()
+        wide = x.double()
+        exact = explicit(wide[:1], y[:1], wide[1:], y[1:], form, lambda a, p, n: 0.5, "positive_negative")
+        assert (found - exact).abs().item() <= 4 * torch.finfo(dtype).eps / length**2
+        assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("pairs", ["positive_negative", "anchor_negative"])
+def test_shares_by_pair_without_any_positive(pairs):
+    """No column has the class of an anchor, so no row of the shares is the anchor's."""
+    x, columns = rows(5, seed=1), rows(4, seed=2)
+    y, column_labels = torch.arange(5) + 10, torch.tensor([0, 0, 1, 1])
+    first = 5 if pairs == "anchor_negative" else 4
+    lam = torch.rand(first, 4, dtype=torch.float64)
+    given = {"lam": lam, "columns": columns, "column_labels": column_labels, "pairs": pairs}
+    for form in FORMS.values():
+        found = metrix(x.requires_grad_(), y, form, **given)
+        found.sum().backward()
+        expected = explicit(x, y, columns, column_labels, form, lambda a, p, n: lam[a if p < 0 else p, n], pairs)
+        torch.testing.assert_close(found, expected)
+        assert x.grad.isfinite().all()
+
+
 def test_zero_rows_and_nan():
     x, y = rows(8, 4, seed=1), torch.arange(8) // 2
     x[0] = 0
@@ -350,8 +386,14 @@ def test_mixtures_that_exist():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"lam": 1.5}, ValueError, r"lam holds values outside \[0, 1\]"),
+        ({"lam": 1.5}, ValueError, r"lam is 1.5; it is the share"),
+        ({"lam": torch.full((6,), 1.5)}, ValueError, r"lam holds values outside \[0, 1\]"),
         ({"lam": torch.rand(3)}, ValueError, r"lam has shape \(3,\); allowed: \(\), \(6,\), \(6, 6\)"),
+        ({"lam": torch.tensor(0.5j)}, TypeError, "lam has dtype complex64"),
+        ({"lam": torch.tensor(True)}, TypeError, "lam has dtype bool"),
+        ({"lam": float("nan")}, ValueError, "lam is nan"),
+        ({"form": None}, TypeError, "form is None; it must be a GeneralForm"),
+        ({"form": pairloom.MultiSimilarityLoss()}, TypeError, "form is MultiSimilarityLoss"),
         ({"pairs": "all"}, ValueError, "pairs is 'all'; allowed: positive_negative"),
         ({"columns": torch.ones(4, 3)}, ValueError, "columns is given without column_labels"),
         ({"columns": torch.ones(4, 4), "column_labels": torch.ones(4).long()}, ValueError, "columns has 4 dimensions"),
@@ -360,9 +402,25 @@ def test_mixtures_that_exist():
     ],
 )
 def test_errors(arguments, error, message):
-    given = {"anchors": torch.ones(6, 3), "anchor_labels": torch.arange(6), "lam": 0.5, **arguments}
+    given = {"anchors": torch.ones(6, 3), "anchor_labels": torch.arange(6), "lam": 0.5, "form": multi_similarity_form()}
+    given |= arguments
     with pytest.raises(error, match=message):
-        metrix(given.pop("anchors"), given.pop("anchor_labels"), multi_similarity_form(), **given)
+        metrix(given.pop("anchors"), given.pop("anchor_labels"), given.pop("form"), **given)
+
+
+@pytest.mark.parametrize("make", [multi_similarity_form], ids=["multi_similarity"])
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_settings_that_are_divided_by(make, name):
+    with pytest.raises(ValueError, match=f"{name} is 0; it must be finite and above 0"):
+        make(**{name: 0})
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_module_survives_pickle_and_deepcopy(name):
+    module = MetrixLoss(LOSSES[name](), lam=0.3)
+    x, y = rows(8, 6, dtype=torch.float32), torch.arange(8) // 2
+    for again in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+        assert again(x, y) == module(x, y)
 
 
 @pytest.mark.parametrize(

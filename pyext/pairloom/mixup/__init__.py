@@ -10,6 +10,7 @@ from pairloom.mixup._forms import (
     proxy_nca_form,
 )
 from pairloom.mixup.metrix import MetrixLoss, metrix, metrix_of_mixtures, metrix_public_code
+from pairloom.mixup.mix import mix
 
 __all__ = [
     "GeneralForm",
@@ -20,6 +21,7 @@ __all__ = [
     "metrix",
     "metrix_of_mixtures",
     "metrix_public_code",
+    "mix",
     "multi_similarity_form",
     "proxy_anchor_form",
     "proxy_nca_form",

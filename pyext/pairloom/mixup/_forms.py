@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pairloom import _checks
 from pairloom.losses import (
     BinomialDevianceLoss,
     ContrastiveLoss,
@@ -60,20 +62,16 @@ def binomial_deviance_form(alpha: float = 2.0, beta: float = 50.0, base: float =
 
 def multi_similarity_form(alpha: float = 18.0, beta: float = 75.0, base: float = 0.77) -> GeneralForm:
     """log(1 + sum e^(-alpha (s - base))) / alpha + log(1 + sum e^(beta (s - base))) / beta."""
-
-    def combine(positive: Tensor, negative: Tensor) -> Tensor:
-        return softplus(positive) / alpha + softplus(negative) / beta
-
+    _checks.positive_number("alpha", alpha)
+    _checks.positive_number("beta", beta)
+    combine = partial(_softplus_of_each, positive_weight=1 / alpha, negative_weight=1 / beta)
     return GeneralForm(MixtureTerm("exponential", -alpha, base), MixtureTerm("exponential", beta, base), combine)
 
 
 def proxy_anchor_form(alpha: float = 32.0, margin: float = 0.1) -> GeneralForm:
     """log(1 + sum e^(-alpha (s - margin))) + log(1 + sum e^(alpha (s + margin))); anchors are proxies."""
-
-    def combine(positive: Tensor, negative: Tensor) -> Tensor:
-        return softplus(positive) + softplus(negative)
-
-    return GeneralForm(MixtureTerm("exponential", -alpha, margin), MixtureTerm("exponential", alpha, -margin), combine)
+    positive, negative = MixtureTerm("exponential", -alpha, margin), MixtureTerm("exponential", alpha, -margin)
+    return GeneralForm(positive, negative, _softplus_of_each)
 
 
 def proxy_nca_form(scale: float = 1.0) -> GeneralForm:
@@ -83,7 +81,15 @@ def proxy_nca_form(scale: float = 1.0) -> GeneralForm:
     from pair to pair.
     """
     term = MixtureTerm("exponential", scale, 0.0)
-    return GeneralForm(term, term, lambda positive, negative: _or_zero(negative) - _or_zero(positive))
+    return GeneralForm(term, term, _log_ratio)
+
+
+def check_form(name: str, form: Any) -> None:
+    """A `GeneralForm`."""
+    if not isinstance(form, GeneralForm):
+        raise TypeError(
+            f"{name} is {form!r}; it must be a GeneralForm, such as pairloom.mixup.multi_similarity_form() makes"
+        )
 
 
 def form_of(loss: Any) -> GeneralForm:
@@ -117,8 +123,19 @@ _FORMS: dict[type, Callable[[Any], GeneralForm]] = {
 }
 
 
+# Of functions of the module a form can be pickled, and with it a loss that holds one.
 def _added(positive: Tensor, negative: Tensor) -> Tensor:
     return positive + negative
+
+
+def _softplus_of_each(
+    positive: Tensor, negative: Tensor, positive_weight: float = 1.0, negative_weight: float = 1.0
+) -> Tensor:
+    return softplus(positive) * positive_weight + softplus(negative) * negative_weight
+
+
+def _log_ratio(positive: Tensor, negative: Tensor) -> Tensor:
+    return _or_zero(negative) - _or_zero(positive)
 
 
 def _or_zero(logarithm: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from pairloom import _checks
 from pairloom.losses._proxies import ProxyLoss, classes
 from pairloom.losses.proxy_nca import ProxyNCALoss
 from pairloom.mixup._draws import beta
-from pairloom.mixup._forms import GeneralForm, form_of
+from pairloom.mixup._forms import GeneralForm, check_form, form_of
 from pairloom.mixup._mixtures import PAIRS, mixture_sums
+from pairloom.mixup._shares import share
 from pairloom.streaming import RowContext, stream_rows
 
 DRAWS = ("batch", "anchor", "pair")
@@ -56,8 +57,10 @@ def metrix(
     Raises:
         TypeError, ValueError: arguments that do not fit, lam outside [0, 1].
 
-    Parents that cancel (antipodal, lam = 1/2): a mixture of length below 1e-12 has similarity 0 and no gradient. lam =
-    1 and 0 give the terms of the parents exactly, once for each partner. NaN in a row: NaN in all that meet it.
+    Parents that cancel (antipodal, lam = 1/2): a mixture of length below 1e-12 has similarity 0 and no gradient. In
+    float32 similarities of rows are known to 1e-7, and so the similarity of a mixture of length l to 1e-7 / l^2:
+    for parents nearer to antipodal than that allows, take float64. lam = 1 and 0 give the terms of the parents
+    exactly, once for each partner. NaN in a row: NaN in all that meet it.
 
     Cost: 2 N M D flops and about 40 for each mixture, three times that with gradients; O((N + M) D) memory and one
     block of similarities, of whole classes. Second derivatives and compiled graphs: plain torch, O(N M M).
@@ -79,12 +82,14 @@ def metrix(
     _checks.given_together("columns", columns, "column_labels", column_labels, "pass the class of each column")
     _checks.given_together("column_labels", column_labels, "columns", columns, "there is nothing to label")
     _checks.choice("pairs", pairs, PAIRS)
+    check_form("form", form)
     if columns is not None and column_labels is not None:
         _checks.labels("column_labels", column_labels, "columns", columns)
         column_labels = column_labels.to(torch.int64)
-    m = len(anchors if columns is None else columns)
-    share = _share(lam, len(anchors), m, pairs)
-    sums = mixture_sums(anchors, anchor_labels.to(torch.int64), columns, column_labels, share, pairs, form.terms)
+    n, m = len(anchors), len(anchors if columns is None else columns)
+    by_pair = [(n if pairs == "anchor_negative" else m, m)] if pairs != "both" and m else []
+    part = share("lam", lam, [(), (n,), *by_pair]).detach()
+    sums = mixture_sums(anchors, anchor_labels.to(torch.int64), columns, column_labels, part, pairs, form.terms)
     return form.losses(sums)
 
 
@@ -129,9 +134,10 @@ def metrix_of_mixtures(
     _checks.labels("anchor_labels", anchor_labels, "anchors", anchors)
     for name, labels in (("first_labels", first_labels), ("second_labels", second_labels)):
         _checks.labels(name, labels, "mixed", mixed)
-    share = _share(lam, len(mixed), 0, "positive_negative").expand(len(mixed))
+    check_form("form", form)
+    part = share("lam", lam, [(), (len(mixed),)]).detach().expand(len(mixed))
     row_args = (anchor_labels.to(torch.int64),)
-    column_args = (first_labels.to(torch.int64), second_labels.to(torch.int64), share)
+    column_args = (first_labels.to(torch.int64), second_labels.to(torch.int64), part)
 
     def rule(s: Tensor, ctx: RowContext) -> Tensor:
         (label,), (first, second, lam) = ctx.row_args, ctx.column_args
@@ -170,31 +176,17 @@ def metrix_public_code(anchors: Tensor, mixed: Tensor, *, lam: Tensor | float, m
     _checks.embeddings("anchors", anchors, mixed=mixed)
     if len(anchors) != len(mixed):
         raise ValueError(f"mixed has {len(mixed)} rows for {len(anchors)} anchors; each anchor has one mixture")
-    share = _share(lam, len(anchors), 0, "positive_negative").to(anchors.dtype)
+    part = share("lam", lam, [(), (len(anchors),)]).detach().to(anchors.dtype)
     unit = torch.nn.functional.normalize
     squares = (unit(anchors) - unit(mixed)).square().sum(1)
     equal = squares == 0
     distance = torch.where(equal, 0.0, torch.where(equal, 1.0, squares).sqrt())
-    return _mean_above_zero(share * distance) + _mean_above_zero((1 - share) * (margin - distance).clamp(min=0))
+    return _mean_above_zero(part * distance) + _mean_above_zero((1 - part) * (margin - distance).clamp(min=0))
 
 
 def _mean_above_zero(terms: Tensor) -> Tensor:
     count = (terms > 0).sum()
     return torch.where(count == 0, 0.0, terms.sum() / count.clamp(min=1))
-
-
-def _share(lam: Tensor | float, rows: int, columns: int, pairs: str) -> Tensor:
-    if not isinstance(lam, Tensor):
-        _checks.finite_number("lam", lam)
-        lam = torch.tensor(float(lam), dtype=torch.float64)
-    lam = lam.detach()
-    by_pair = (rows if pairs == "anchor_negative" else columns, columns)
-    allowed = [(), (rows,), *([] if pairs == "both" or columns == 0 else [by_pair])]
-    if tuple(lam.shape) not in allowed:
-        raise ValueError(f"lam has shape {tuple(lam.shape)}; allowed: {', '.join(map(str, allowed))}")
-    if _checks.values_readable(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-        raise ValueError("lam holds values outside [0, 1]; it is the share of the first of a pair")
-    return lam
 
 
 class MetrixLoss(nn.Module):
@@ -248,6 +240,8 @@ class MetrixLoss(nn.Module):
             raise ValueError("draw is 'pair' with pairs='both', whose pairs are of two kinds; draw by anchor or batch")
         if weight < 0:
             raise ValueError(f"weight is {weight}; it must be 0 or more")
+        if form is not None:
+            check_form("form", form)
         self.form = form_of(loss) if form is None else form
         self.loss = loss
         self.pairs = pairs

@@ -16,6 +16,7 @@ from pairloom.reference.hcl import hcl
 from pairloom.reference.info_nce import info_nce
 from pairloom.reference.lifted_structure import lifted_structure
 from pairloom.reference.margin import margin
+from pairloom.reference.mix import mix
 from pairloom.reference.mixture_sums import mixture_sums
 from pairloom.reference.multi_similarity import multi_similarity
 from pairloom.reference.proxy_anchor import proxy_anchor
@@ -37,6 +38,7 @@ __all__ = [
     "info_nce",
     "lifted_structure",
     "margin",
+    "mix",
     "mixture_sums",
     "multi_similarity",
     "pairwise_similarity",

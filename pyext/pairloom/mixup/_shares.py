@@ -1,0 +1,33 @@
+"""The share of the first of a pair, as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pairloom import _checks
+
+
+def share(name: str, lam: Tensor | float, shapes: Sequence[tuple[int, ...]]) -> Tensor:
+    """A number becomes 0-d float64; a tensor must have one of the shapes. From 0 to 1.
+
+    Raises:
+        TypeError: no number, and no tensor of real numbers.
+        ValueError: another shape, values outside [0, 1] (NaN among them).
+    """
+    if not isinstance(lam, Tensor):
+        _checks.finite_number(name, lam)
+        if not 0 <= lam <= 1:
+            raise ValueError(f"{name} is {lam}; it is the share of the first of a pair, from 0 to 1")
+        return torch.tensor(float(lam), dtype=torch.float64)
+    if lam.dtype == torch.bool or lam.is_complex():
+        raise TypeError(
+            f"{name} has dtype {str(lam.dtype).removeprefix('torch.')}; shares are real numbers from 0 to 1"
+        )
+    if tuple(lam.shape) not in shapes:
+        raise ValueError(f"{name} has shape {tuple(lam.shape)}; allowed: {', '.join(map(str, shapes))}")
+    if _checks.values_readable(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+        raise ValueError(f"{name} holds values outside [0, 1]; it is the share of the first of a pair")
+    return lam if lam.is_floating_point() else lam.to(torch.float64)
