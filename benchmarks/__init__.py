@@ -21,6 +21,7 @@ NAMES = (
     "screening",
     "onnx_runtime",
     "metrix",
+    "mix",
     "miners",
 )
 

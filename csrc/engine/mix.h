@@ -51,7 +51,7 @@ class Mix {
         T* const out = mixed + v * dim_;
         mixture(parents, v, out);
         if (!call_.normalize) continue;
-        const T factor = inverse_norm(out, dim_);
+        const T factor = inverse_length(out);
         for (int64_t k = 0; k < dim_; ++k) out[k] *= factor;
       }
     });
@@ -183,7 +183,7 @@ class Mix {
       copy_row(call.d_mixed, v, g, std::min(v + 2, call_.count - 1));
       if (call_.normalize) {
         mixture(parents, v, mixed.get());
-        const T factor = inverse_norm(mixed.get(), dim_);
+        const T factor = inverse_length(mixed.get());
         const T along = dot(g, mixed.get()) * factor * factor;
         for (int64_t k = 0; k < dim_; ++k) g[k] = (g[k] - mixed[k] * along) * factor;
       }
@@ -195,6 +195,12 @@ class Mix {
       }
       static_cast<T*>(call.d_lambda)[v] = static_cast<T>(d_lambda);
     }
+  }
+
+  // Squares are summed in the compute type where that neither overflows nor loses digits.
+  T inverse_length(const T* x) const {
+    const T squares = dot(x, x);
+    return squares > T{1e-18} && squares < T{1e30} ? T{1} / std::sqrt(squares) : inverse_norm(x, dim_);
   }
 
   T dot(const T* a, const T* b) const {

@@ -28,6 +28,8 @@ def share(name: str, lam: Tensor | float, shapes: Sequence[tuple[int, ...]]) -> 
         )
     if tuple(lam.shape) not in shapes:
         raise ValueError(f"{name} has shape {tuple(lam.shape)}; allowed: {', '.join(map(str, shapes))}")
-    if _checks.values_readable(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-        raise ValueError(f"{name} holds values outside [0, 1]; it is the share of the first of a pair")
+    if _checks.values_readable(lam) and lam.numel():
+        lowest, highest = lam.detach().aminmax()
+        if not 0 <= float(lowest) <= float(highest) <= 1:  # NaN is both
+            raise ValueError(f"{name} holds values outside [0, 1]; it is the share of the first of a pair")
     return lam if lam.is_floating_point() else lam.to(torch.float64)
