@@ -24,6 +24,21 @@ def readable(array: np.ndarray) -> np.ndarray:
     return array if array.flags.aligned and array.dtype.isnative and whole else np.array(array, dtype=native, order="C")
 
 
+def narrowed(name: str, array: np.ndarray, dtype: np.dtype, why: str) -> np.ndarray:
+    """The array in a narrower type.
+
+    Raises:
+        ValueError: a finite number that becomes infinite.
+    """
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(array, dtype=dtype)
+    if narrow.dtype.itemsize < array.dtype.itemsize:
+        lost = np.isinf(narrow) & ~np.isinf(array)
+        if lost.any():
+            raise ValueError(f"{name} holds {array[lost][0]:g}, which {narrow.dtype} cannot hold; {why}")
+    return narrow
+
+
 def load_matrix(path: Any) -> np.ndarray:
     """A .npy file, memory-mapped.
 

@@ -230,6 +230,8 @@ def count(name: str, value: Any) -> None:
         raise TypeError(f"{name} is {value!r}; it must be an integer")
     if value < 0:
         raise ValueError(f"{name} is {value}; it must be 0 or more")
+    if isinstance(value, Integral) and int(value) >= 2**31:
+        raise ValueError(f"{name} is {value}; it must be below 2**31")
 
 
 def flag(name: str, value: Any) -> None:

@@ -261,6 +261,26 @@ def test_encoders_with_several_inputs_and_half_outputs(library, tmp_path):
     np.testing.assert_allclose(scores, pairloom.topk(encoder(tokens, mask).float(), gallery, K)[0].detach(), atol=2e-3)
 
 
+class GivesBfloat16(nn.Linear):
+    """An encoder whose embeddings no kernel of the runtime takes."""
+
+    def __init__(self):
+        super().__init__(12, 24)
+
+    def forward(self, x):
+        return super().forward(x).bfloat16()
+
+
+class TwoAlways(nn.Linear):
+    """An encoder that takes a batch of two and no other."""
+
+    def __init__(self):
+        super().__init__(12, 24)
+
+    def forward(self, x):
+        return super().forward(x) + torch.arange(2).unsqueeze(1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -277,7 +297,27 @@ def test_encoders_with_several_inputs_and_half_outputs(library, tmp_path):
         ),
         ({"gallery": None, "ids": [1]}, ValueError, "ids are given for a gallery that is an input"),
         ({"ids": [1, 2]}, ValueError, r"ids have shape \(2,\); it must be \(9,\)"),
-        ({"ids": np.ones(9)}, TypeError, "ids are float64; they must be integers or strings"),
+        ({"ids": np.ones(9)}, TypeError, "ids holds 1.0; they must be integers or strings"),
+        ({"ids": [1, 1, *range(7)]}, ValueError, "ids holds 1 twice; each row has an id of its own"),
+        ({"opset": 9}, ValueError, "opset is 9; allowed: 18 to "),
+        ({"opset": 99}, ValueError, "opset is 99; allowed: 18 to "),
+        ({"opset": "20"}, TypeError, "opset is '20'; it must be an integer"),
+        ({"tolerance": 0}, ValueError, "tolerance is 0; it must be finite and above 0"),
+        ({"tolerance": None}, TypeError, "tolerance is None; it must be a number"),
+        ({"check": 1}, TypeError, "check is 1; it must be True or False"),
+        ({"k": 2**63 - 1}, ValueError, "k is 9223372036854775807; it must be below 2"),
+        ({"args": {"x": torch.ones(2, 12)}}, TypeError, "args is a dict; pass a tuple"),
+        ({"args": (torch.ones(2, 12).bfloat16(),)}, TypeError, "args holds bfloat16"),
+        ({"encoder": GivesBfloat16()}, ValueError, "encoder gives bfloat16"),
+        ({"encoder": TwoAlways()}, ValueError, "encoder takes a batch of 2 alone"),
+        ({"input_names": ["ids"]}, ValueError, "encoder has an input called 'ids'"),
+        ({"input_names": ["gallery"], "gallery": None, "check": False}, ValueError, "input called 'gallery'"),
+        (
+            {"gallery": torch.full((9, 24), 1e5), "precision": "float16"},
+            ValueError,
+            "gallery holds 100000, which float16",
+        ),
+        ({"gallery": np.full((9, 24), 1e300)}, ValueError, r"gallery holds 1e\+300, which float32"),
         ({"ids": range(-1, 8)}, ValueError, "ids holds -1, which stands for what is missing"),
         ({"ids": [*"abcdefgh", ""]}, ValueError, "ids holds '', which stands for what is missing"),
         ({"args": None}, ValueError, "args is missing"),
@@ -388,3 +428,46 @@ def test_bits_of_a_stored_gallery(similarity, tmp_path):
         found = served.run(None, {"queries": queries.numpy()})
         for ours, wanted in zip(found, pairloom.topk(queries, gallery, 890, similarity=similarity), strict=True):
             np.testing.assert_array_equal(ours, wanted)
+
+
+def test_a_folder_where_the_data_would_go(tmp_path):
+    (tmp_path / "it.onnx.data").mkdir()
+    for external in (None, True):
+        with pytest.raises(ValueError, match=r"it\.onnx\.data, the file for its data, is a folder"):
+            to_onnx(None, torch.ones(4, 3), k=1, path=tmp_path / "it.onnx", external_data=external)
+    to_onnx(None, torch.ones(4, 3), k=1, path=tmp_path / "it.onnx", external_data=False)
+
+
+@pytest.mark.parametrize("encoder", [nn.Identity(), nn.Dropout(), nn.Sequential()], ids=["identity", "dropout", "none"])
+@pytest.mark.parametrize("library", [False, True])
+def test_encoders_that_give_back_their_input(encoder, library, tmp_path):
+    """The input keeps its name."""
+    gallery, x = torch.randn(20, 6), torch.randn(3, 6)
+    path = to_onnx(encoder, gallery, k=2, path=tmp_path / "it.onnx", args=(torch.randn(2, 6),))
+    opened = session(path, library)
+    assert [one.name for one in opened.get_inputs()] == ["input"]
+    assert_same(opened.run(None, {"input": x.numpy()}), pairloom.topk(x, gallery, 2))
+
+
+@pytest.mark.parametrize("library", [False, True])
+@pytest.mark.parametrize("gallery", ["stored", "input"])
+def test_encoders_whose_weights_have_our_names(gallery, library, tmp_path):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gallery = nn.Parameter(torch.randn(4, 6))
+            self.ids = nn.Parameter(torch.randn(6))
+            self.scores = nn.Parameter(torch.randn(6))
+
+        def forward(self, x):
+            return x @ self.gallery * self.scores + self.ids
+
+    encoder, rows, x = Named(), torch.randn(20, 6), torch.randn(3, 4)
+    stored = rows if gallery == "stored" else None
+    names = None if stored is None else list(range(100, 120))
+    path = to_onnx(encoder, stored, k=2, path=tmp_path / "it.onnx", args=(torch.randn(2, 4),), ids=names)
+    feed = {"x": x.numpy(), **({} if stored is not None else {"gallery": rows.numpy()})}
+    scores, found = session(path, library).run(["scores", "ids"], feed)
+    wanted_scores, wanted = pairloom.topk(encoder(x).detach(), rows, 2)
+    np.testing.assert_allclose(scores, wanted_scores, atol=1e-5)
+    assert found.tolist() == (wanted + (0 if names is None else 100)).tolist()

@@ -50,12 +50,12 @@ class Rows:
             self.cached["names"] = np.append(self.ids, np.array([self.missing], self.ids.dtype))
         return self.cached["names"]
 
-    @property
-    def places(self) -> dict[Any, int]:
-        """The row of each id."""
+    def place(self, one: Any) -> int | None:
+        """The row of an id. Rows to come are in the same table, behind these."""
         if "places" not in self.cached:
-            self.cached["places"] = {one: row for row, one in enumerate(self.ids.tolist())}
-        return self.cached["places"]
+            self.cached["places"] = {name: row for row, name in enumerate(self.ids.tolist())}
+        row = self.cached["places"].get(one)
+        return None if row is None or row >= len(self) else row
 
     def search(
         self, queries: np.ndarray, k: int, similarity: str, exclude: Exclusions, threads: int
@@ -70,13 +70,13 @@ class Rows:
         norms = None
         if similarity == "cosine":
             wide = np.float64 in (queries.dtype, self.embeddings.dtype)
-            key = f"inverse norms, {'wide' if wide else 'narrow'}"
+            key = _norms_key(wide)
             if key not in self.cached:
                 self.cached[key] = _native.inverse_norms(self.embeddings, wide, threads)
             norms = self.cached[key]
         return _native.topk(queries, self.embeddings, k, similarity, *exclude, norms, threads)
 
-    def without(self, rows: list[int]) -> Rows:
+    def without(self, rows: np.ndarray) -> Rows:
         """All others, in order."""
         keep = np.ones(len(self), bool)
         keep[rows] = False
@@ -98,8 +98,21 @@ class Rows:
             space["codes"], extended = _extended(self.codes.codes, more.codes, space.get("codes"))
             codes = Codes(extended, np.concatenate([self.codes.records, more.records], axis=1))
         space["embeddings"], extended = _extended(self.embeddings, embeddings, space.get("embeddings"))
-        ids = np.concatenate([self.ids, ids])
-        return replace(self, embeddings=extended, codes=codes, ids=ids, space=space, cached={})
+        cached: dict[str, Any] = {}
+        for wide in (False, True):
+            if (norms := self.cached.get(_norms_key(wide))) is not None:
+                key = _norms_key(wide)
+                found = _native.inverse_norms(embeddings, wide, threads)
+                space[key], cached[key] = _extended(norms, found, space.get(key))
+        all_ids = np.concatenate([self.ids, ids]) if len(self) else ids
+        if "places" in self.cached:  # last, when nothing can fail any more: the table is that of these rows too
+            cached["places"] = self.cached["places"]
+            cached["places"].update({one: len(self) + row for row, one in enumerate(ids.tolist())})
+        return replace(self, embeddings=extended, codes=codes, ids=all_ids, space=space, cached=cached)
+
+
+def _norms_key(wide: bool) -> str:
+    return f"inverse norms, {'wide' if wide else 'narrow'}"
 
 
 @dataclass(eq=False)

@@ -11,17 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from pairloom._arrays import check_array, load_matrix, readable
-from pairloom._codes import MOST_CODES, RECORDS, SCREENS, Codes, code_rows, codes_beside
+from pairloom._arrays import check_array, load_matrix, narrowed, readable
+from pairloom._codes import MOST_CODES, SCREENS, Codes, code_rows, codes_beside
 from pairloom._fingerprints import matrix_fingerprint
 from pairloom._folders import ABOUT, new_folder
-from pairloom.deploy._exclusions import exclusions
+from pairloom._id_tables import LARGEST_ID, id_table
+from pairloom.deploy._exclusions import exclusions, rows_of
 from pairloom.deploy._onnx_file import read_gallery
 from pairloom.deploy._rows import Rows
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "squared_euclidean")
 FILES = (ABOUT, "embeddings.npy", "codes.npy", "records.npy", "ids.npy")
 KIND = "pairloom scorer"
+MOST = 2**31
 
 
 class Scorer:
@@ -37,7 +39,8 @@ class Scorer:
         gallery: (M, D) float32, float64 or float16, any strides; a memory map may be larger than memory. Not copied
             before rows are added or removed; it must not change.
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean": larger is better.
-        ids: (M,) integers or strings, each once; row numbers by default.
+        ids: (M,) integers or strings, each once; row numbers by default. A scorer without rows takes the kind of the
+            first that come.
         screen: "int8" or "bf16": codes that find the same answers sooner, as `pairloom.Gallery`.
         threads: of a search; as many as this process may use by default.
         k: results per query where a call names none.
@@ -141,7 +144,7 @@ class Scorer:
             sizes = {len(array.T if name == "records" else array) for name, array in arrays.items()}
             if sizes != {about["rows"]}:
                 raise ValueError("sizes differ")
-            if {name: _fingerprint(array) for name, array in arrays.items()} != about["arrays"]:
+            if {name: _fingerprint(name, array) for name, array in arrays.items()} != about["arrays"]:
                 raise ValueError("an array is not the one that was saved")
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
             raise ValueError(f"path {path} is no folder that Scorer.save wrote, or it is damaged: {error}") from None
@@ -170,7 +173,7 @@ class Scorer:
             "k": self.k,
             "dim": rows.dim,
             "rows": len(rows),
-            "arrays": {name: _fingerprint(array) for name, array in arrays.items()},
+            "arrays": {name: _fingerprint(name, array) for name, array in arrays.items()},
             "largest": _largest(rows.ids, self._largest),
         }
         with new_folder(Path(path), FILES, "scorer") as partial:
@@ -202,7 +205,7 @@ class Scorer:
         if k is None:
             raise ValueError("k is None, and this scorer has no default; pass k")
         if rows.embeddings is None and queries.dtype == np.float64:
-            queries = queries.astype(np.float32)
+            queries = narrowed("queries", queries, np.dtype(np.float32), "this scorer has int8 alone")
         excluded = exclusions(exclude, len(queries), rows)
         scores, found = rows.search(queries, k, self.similarity, excluded, self.threads)
         return scores, rows.names[found]
@@ -237,16 +240,13 @@ class Scorer:
         """Take rows away.
 
         Raises:
-            ValueError: an id that is not there; then all rows stay.
+            TypeError, ValueError: what is no id, or none that is there; then all rows stay.
         """
         with self._changing():
             rows = self._rows
-            asked = np.asarray(ids).tolist() if isinstance(ids, np.ndarray) else list(ids)
-            strange = [one for one in asked if one not in rows.places]
-            if strange:
-                raise ValueError(f"ids holds {strange[0]!r}, which is no id of this scorer")
+            gone = rows_of("ids", ids, rows)
             self._largest = _largest(rows.ids, self._largest)  # an id that is gone is not given out again
-            self._rows = rows.without([rows.places[one] for one in asked])
+            self._rows = rows.without(gone)
 
     @property
     def ids(self) -> np.ndarray:
@@ -290,22 +290,23 @@ class Scorer:
 
     def _more_ids(self, ids: Any, count: int, rows: Rows) -> np.ndarray:
         if ids is None:
-            if rows.ids.dtype == object:
+            if rows.ids.dtype == object and len(rows):
                 raise ValueError("ids is missing; this scorer has strings for ids")
             first = _largest(rows.ids, self._largest) + 1
+            if first + count - 1 > LARGEST_ID:
+                raise ValueError(
+                    f"ids is missing, and above the largest, {first - 1}, are no {count} numbers; pass ids"
+                )
             return np.arange(first, first + count, dtype=np.int64)
         more = _ids(ids, count)
         if count == 0:
             return rows.ids[:0]
-        if more.dtype != rows.ids.dtype:
+        if len(rows) and more.dtype != rows.ids.dtype:
             kinds = {True: "strings", False: "integers"}
             raise TypeError(
                 f"ids are {kinds[more.dtype == object]}; those of this scorer are {kinds[more.dtype != object]}"
             )
-        if more.dtype == object:
-            known = [one for one in more.tolist() if one in rows.places]
-        else:
-            known = more[np.isin(more, rows.ids)].tolist()
+        known = [one for one in more.tolist() if rows.place(one) is not None]
         if known:
             raise ValueError(f"ids holds {known[0]!r}, which is there already")
         return more
@@ -316,9 +317,10 @@ def _largest(ids: np.ndarray, before: int) -> int:
     return before if ids.dtype == object or not len(ids) else max(before, int(ids.max()))
 
 
-def _fingerprint(array: np.ndarray) -> str:
+def _fingerprint(name: str, array: np.ndarray) -> str:
     """Of some rows, evenly spread; records lie by columns."""
-    return matrix_fingerprint(array.reshape(len(array), -1) if len(array) != RECORDS else array.T)
+    by_row = array.T if name == "records" else array
+    return matrix_fingerprint(by_row if by_row.ndim == 2 else by_row[:, None])
 
 
 def _matrix(name: str, array: Any) -> np.ndarray:
@@ -331,31 +333,11 @@ def _matrix(name: str, array: Any) -> np.ndarray:
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} is {value!r}; it must be an integer")
-    if value < 0:
-        raise ValueError(f"{name} is {value}; it must be 0 or more")
+    if not 0 <= value < MOST:
+        raise ValueError(f"{name} is {value}; it must be 0 or more and below 2**31")
     return int(value)
 
 
 def _ids(ids: Any, count: int) -> np.ndarray:
-    """(count,) int64 or objects that are strings, each once."""
-    if ids is None:
-        return np.arange(count, dtype=np.int64)
-    table = np.asarray(ids)
-    if table.shape != (count,):
-        raise ValueError(f"ids have shape {table.shape}; it must be ({count},), one id for each row")
-    if table.dtype.kind in "iu" or table.size == 0:
-        if table.size and int(table.max()) > np.iinfo(np.int64).max:
-            raise ValueError(f"ids holds {int(table.max())}; they must be below 2**63")
-        table = table.astype(np.int64)
-    elif table.dtype.kind in "UT" or (table.dtype == object and all(isinstance(one, str) for one in table)):
-        table = np.array([str(one) for one in table], dtype=object)
-    else:
-        raise TypeError(f"ids are {table.dtype}; they must be integers or strings")
-    missing: Any = "" if table.dtype == object else -1
-    if bool((table == missing).any()):
-        raise ValueError(f"ids holds {missing!r}, which stands for what is missing")
-    if len(set(table.tolist())) != count:
-        seen: set[Any] = set()
-        twice = next(one for one in table.tolist() if one in seen or seen.add(one))  # type: ignore[func-returns-value]
-        raise ValueError(f"ids holds {twice!r} twice; each row has an id of its own")
-    return table
+    """(count,) int64 or objects that are strings, each once; row numbers for None."""
+    return np.arange(count, dtype=np.int64) if ids is None else id_table(ids, count)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pairloom import reference
 from pairloom.deploy.ort import ort_library
 from pairloom.export._common import inference
-from pairloom.export._onnx import onnx_runtime
+from pairloom.export._onnx import onnx_runtime, reason
 from pairloom.export._retriever_graph import Retrieval
 from pairloom.gallery import Int8Gallery, as_tensor
 from pairloom.scoring import topk
@@ -24,7 +24,10 @@ def check_file(path: Path, retrieval: Retrieval, portable: bool, tolerance: floa
     gallery = _searched(retrieval, generator)
     batches = _batches(retrieval, gallery, generator)
     for library in [(), (ort_library(),)][: 1 if portable else 2]:
-        session = onnx_runtime(path, *library)
+        try:
+            session = onnx_runtime(path, *library)
+        except Exception as error:  # the runtime's errors have no common base
+            raise RuntimeError(f"ONNX Runtime does not take the file: {reason(error)}; nothing was written") from error
         for batch in batches:
             tensors = [argument for argument in batch if isinstance(argument, Tensor)]
             if retrieval.rows is None:

@@ -30,6 +30,14 @@ def onnx_runtime(path: str | os.PathLike[str], *libraries: str) -> Any:
     return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
+def reason(error: BaseException) -> str:
+    """The first line of what lies at the bottom of an error."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 @contextmanager
 def less_noise() -> Iterator[None]:
     """Without the exporter's remarks on torchvision, on names of axes and on itself; its errors stay."""

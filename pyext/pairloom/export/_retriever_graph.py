@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import pairloom
+from pairloom._arrays import narrowed
 from pairloom.export._common import batch_shapes, inference
-from pairloom.export._onnx import less_noise, need, without_traces
+from pairloom.export._onnx import less_noise, need, reason, without_traces
 from pairloom.export._scoring_function import DOMAIN, TOPK, TOPK_INT8, coded_topk_function, topk_function
 from pairloom.gallery import Gallery, Int8Gallery
 
@@ -20,6 +21,8 @@ LARGEST_FILE = 2**31 - 2**24
 """Bytes of a file without a second one for its data: protobuf ends at 2 GiB, and the graph needs some of it."""
 LARGEST_NODE_CONSTANT = 1024
 """Bytes of a weight that stays in the graph when there is a second file."""
+OUR_NAMES = ("scores", "ids", "indices", "gallery", "gallery_codes", "gallery_records", "gallery_ids")
+"""Values of the scoring: what the rest of a graph must not be called."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,9 @@ class Retrieval:
         """The rows in the precision; a memory map stays one where it has it."""
         rows = self.rows
         if isinstance(rows, Tensor):
-            rows = rows.to(getattr(torch, self.precision)).contiguous().numpy()
+            rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
         assert isinstance(rows, np.ndarray)
-        return np.ascontiguousarray(rows, dtype=self.precision)
+        return narrowed("gallery", rows, np.dtype(self.precision), f"it is to be stored as {self.precision}")
 
     def coded(self) -> Int8Gallery:
         """The rows as int8 alone."""
@@ -86,7 +89,8 @@ def _model_of_encoder(
 ) -> tuple[Any, Any]:
     """The encoder's model without outputs, and its embeddings in float32."""
     ir = need("onnx_ir")
-    if dynamic_shapes is None:
+    any_batch = dynamic_shapes is None
+    if any_batch:
         dynamic_shapes = batch_shapes(args)
     with inference(encoder), less_noise():
         outputs = encoder(*args)
@@ -95,26 +99,57 @@ def _model_of_encoder(
                 f"a tensor of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
             )
             raise ValueError(f"encoder gives {what}; it must give embeddings (batch, dimensions)")
-        program = torch.onnx.export(
-            encoder,
-            args,
-            dynamo=True,
-            dynamic_shapes=dynamic_shapes,
-            input_names=input_names,
-            opset_version=opset,
-            verbose=False,
-        )
+        if outputs.dtype == torch.bfloat16:
+            raise ValueError("encoder gives bfloat16, for which ONNX Runtime has no kernels; export encoder.float()")
+        try:
+            program = torch.onnx.export(
+                encoder,
+                args,
+                dynamo=True,
+                dynamic_shapes=dynamic_shapes,
+                input_names=input_names,
+                opset_version=opset,
+                verbose=False,
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            raise ValueError(
+                f"encoder cannot be exported for batches of any size; torch's exporter says: {reason(error)}"
+            ) from error
     assert program is not None
     model: Any = program.model
     without_traces(model.graph)
     (embeddings,) = model.graph.outputs
+    if any_batch and isinstance(embeddings.shape[0], int):
+        raise ValueError(
+            f"encoder takes a batch of {embeddings.shape[0]} alone, as torch.export sees it: something in it depends "
+            "on that number; make it independent, or pass dynamic_shapes"
+        )
     model.graph.outputs.clear()
+    _settle_names(model, embeddings)
     shape = ir.Shape([embeddings.shape[0], outputs.shape[1]])
     if embeddings.dtype != ir.DataType.FLOAT:
         embeddings = _append(model, ir.node("Cast", [embeddings], {"to": ir.DataType.FLOAT}))
         embeddings.type = ir.TensorType(ir.DataType.FLOAT)
     embeddings.shape = shape
     return model, embeddings
+
+
+def _settle_names(model: Any, embeddings: Any) -> None:
+    """Inputs are called what the encoder calls them, and nothing else as we call what is to come."""
+    for value in model.graph.inputs:
+        # An encoder that gives back its input: the exporter lets the output have the name.
+        own = value.name.removesuffix("_orig")
+        if own != value.name and own == embeddings.name:
+            embeddings.name = f"{own}_embeddings"
+            value.name = own
+        if value.name in OUR_NAMES:
+            raise ValueError(
+                f"encoder has an input called {value.name!r}, as something else in the file is called; pass input_names"
+            )
+    values = [*model.graph.initializers.values(), *(out for node in model.graph for out in node.outputs)]
+    for value in values:
+        if value.name in OUR_NAMES:
+            value.name = f"encoder_{value.name}"
 
 
 def _append_scoring(model: Any, embeddings: Any, retrieval: Retrieval, dim: int | None) -> None:

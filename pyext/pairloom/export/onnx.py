@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
 from pairloom._arrays import check_array
+from pairloom._id_tables import id_table
 from pairloom.export._answers import check_file
 from pairloom.export._onnx import need
 from pairloom.export._retriever_graph import Retrieval, retriever_model, save_model
 from pairloom.export._scoring_function import DOMAIN
 from pairloom.gallery import Gallery, Int8Gallery
 
+OLDEST_OPSET = 18
+"""The first that torch's exporter writes."""
 PRECISIONS = ("float32", "float16", "int8")
 
 
@@ -56,15 +60,17 @@ def to_onnx(
         path: the file to write.
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean" (in the body the last two take O(B M D) memory).
         args: example arguments of ``encoder.forward``, with a batch of two or more.
-        ids: what is returned for the rows of the gallery, (M,) integers or strings; row numbers by default. What is
-            missing is -1 or the empty string.
+        ids: what is returned for the rows of the gallery, (M,) integers or strings, each once, as
+            `pairloom.deploy.Scorer` has them; row numbers by default. What is missing is -1 or the empty string.
+            (Rows that share a name, such as a class: map ids to it outside.)
         precision: how the gallery is stored: "float32", "float16" (half the size, scores of the rounded rows) or "int8"
             (a quarter; exact int32 products of codes, as `Int8Gallery`; "cosine" and "dot").
         screen: "int8" adds codes by which our kernel finds the same answers sooner, as `Gallery` does: a quarter more.
         dynamic_shapes: of ``args``, as in `torch.export.export`; by default the first dimension of all tensors is one
             batch of any size.
-        input_names: names of the encoder's inputs; the argument names of ``forward`` by default.
-        opset: version of the ONNX operators, the exporter's default when None.
+        input_names: names of the encoder's inputs; the argument names of ``forward`` by default. Those of the scoring
+            (scores, ids, indices, gallery) are taken.
+        opset: version of the ONNX operators, 18 or later; the exporter's default when None.
         portable: put the body in the node's place: standard operators only, for runtimes that know no functions.
         external_data: write weights and gallery to ``<path>.data``; None: when the file would pass 2 GiB.
         check: run the file in ONNX Runtime, with and without our library, on random inputs and batches of 1 and more.
@@ -102,7 +108,13 @@ def to_onnx(
         raise ValueError(f"path is {str(path)!r}, and {str(path.parent)!r} is no folder")
     if path.is_dir():
         raise ValueError(f"path is {str(path)!r}, which is a folder; it must be the file to write")
+    _checks.positive_number("tolerance", tolerance)
+    _checks.flag("check", check)
+    if opset is not None:
+        _check_opset(opset)
     rows = _checked(encoder, gallery, k, similarity, args, precision, screen, portable, external_data)
+    if external_data is not False and Path(f"{path}.data").is_dir():
+        raise ValueError(f"path is {str(path)!r}, and {path.name}.data, the file for its data, is a folder")
     retrieval = Retrieval(
         encoder=encoder,
         args=tuple(args or ()),
@@ -128,6 +140,13 @@ def to_onnx(
     return path
 
 
+def _check_opset(opset: Any) -> None:
+    _checks.count("opset", opset)
+    newest = need("onnx").defs.onnx_opset_version()
+    if not OLDEST_OPSET <= opset <= newest:
+        raise ValueError(f"opset is {opset}; allowed: {OLDEST_OPSET} to {newest}, what this onnx knows")
+
+
 def _checked(
     encoder: nn.Module | None,
     gallery: Any,
@@ -148,8 +167,12 @@ def _checked(
         _checks.flag("external_data", external_data)
     if encoder is not None and not isinstance(encoder, nn.Module):
         raise TypeError(f"encoder is a {type(encoder).__name__}; it must be a torch.nn.Module, or None")
-    if isinstance(args, Tensor):
-        raise TypeError("args is a Tensor; pass a tuple of the encoder's arguments, (tensor,) for one")
+    if args is not None and not isinstance(args, (tuple, list)):
+        raise TypeError(
+            f"args is a {type(args).__name__}; pass a tuple of the encoder's arguments by position, (tensor,) for one"
+        )
+    if any(isinstance(argument, Tensor) and argument.dtype == torch.bfloat16 for argument in args or ()):
+        raise TypeError("args holds bfloat16, for which ONNX Runtime has no kernels; export encoder.float()")
     if encoder is not None and not args:
         raise ValueError("args is missing; pass example arguments of the encoder, a batch of two or more")
     if encoder is None and args:
@@ -181,16 +204,5 @@ def _id_table(ids: Any, rows: Any) -> np.ndarray:
     """(M + 1,) int64 or strings, the id of what is missing at the end."""
     if rows is None:
         raise ValueError("ids are given for a gallery that is an input of the graph; map its row numbers outside")
-    if not isinstance(ids, (Tensor, np.ndarray)):
-        ids = list(ids)
-    table = np.asarray(ids.detach().cpu() if isinstance(ids, Tensor) else ids)
-    missing: Any = -1 if table.dtype.kind in "iu" else ""
-    if table.dtype.kind in "iuUTO" and bool((table == missing).any()):
-        raise ValueError(f"ids holds {missing!r}, which stands for what is missing")
-    if table.shape != (rows.shape[0],):
-        raise ValueError(f"ids have shape {table.shape}; it must be ({rows.shape[0]},), one id for each row of gallery")
-    if table.dtype.kind in "iu" or table.size == 0:
-        return np.append(table.astype(np.int64), -1)
-    if table.dtype.kind in "UT" or (table.dtype == object and all(isinstance(one, str) for one in table)):
-        return np.array([*map(str, table), ""], dtype=object)
-    raise TypeError(f"ids are {table.dtype}; they must be integers or strings")
+    table = id_table(ids.detach().cpu().numpy() if isinstance(ids, Tensor) else ids, rows.shape[0])
+    return np.array([*table, ""], dtype=object) if table.dtype == object else np.append(table, -1)

@@ -2,8 +2,8 @@
 
     v = l x[first] + (1 - l) others[partner],      mixed = v, or N(v) = v / ||v||
 
-where the partner -1 is none: v = x[first]. Without ``others`` partners are rows of x; without ``first`` every row of x is
-mixed once. N(v) = 0 without gradient where ||v|| < 1e-12.
+where the partner -1 is none: v = x[first]. Without ``others`` partners are rows of x; without ``first`` every row of x
+is mixed once. N(v) = 0 without gradient where ||v|| < 1e-12.
 
 Source: Zhang, Cisse, Dauphin, Lopez-Paz, "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
 """
