@@ -183,3 +183,15 @@ def test_momentum_contrast_runs() -> None:
     refused = run(EXAMPLES / "moco_digits.py", "--steps", "0")
     assert refused.returncode == 2
     assert "--steps" in refused.stderr
+
+
+def test_metrix_runs() -> None:
+    """The example with mixtures prints its table and its verdict, from runs that repeat."""
+    outputs = [run(EXAMPLES / "metrix_digits.py", "--steps", "4", "--seeds", "2") for _ in range(2)]
+    assert all(result.returncode == 0 for result in outputs), outputs[0].stdout + outputs[0].stderr
+    assert outputs[0].stdout == outputs[1].stdout
+    for name in ("untrained", "MS", r"MS \+ Metrix"):
+        assert re.search(
+            rf"│ {name} +│ 0\.\d{{4}} ± 0\.\d{{4}} │ 0\.\d{{4}} ± 0\.\d{{4}} │ 0\.\d{{4}} ±", outputs[0].stdout
+        )
+    assert re.search(r"Metrix moves MAP@R by [+-]0\.\d{4} ± 0\.\d{4}: better in [012] of 2 runs", outputs[0].stdout)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
-from pairloom.mixup._draws import beta
 from pairloom.mixup._shares import share
 from pairloom.mixup._two_targets import reduced, two_target_info_nce
+from pairloom.mixup.batch_mixup import BatchMixup, Mixed
 from pairloom.mixup.mix import mix
 from pairloom.reference.similarity import compute_dtype, unit_rows
 
@@ -135,18 +135,13 @@ class IMix(nn.Module):
     ) -> None:
         super().__init__()
         _checks.positive_number("temperature", temperature)
-        _checks.positive_number("alpha", alpha)
         self.temperature = temperature
-        self.alpha = alpha
-        self.generator = generator
+        self.draws = BatchMixup(alpha, draw="item", larger_first=True, generator=generator)
 
-    def mix(self, items: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def mix(self, items: Tensor) -> Mixed:
         """(N, ...) -> mixed items (N, ...), partner (N,), lam (N,)."""
-        count = items.shape[0]
-        partner = torch.randperm(count, generator=self.generator)
-        lam = beta(self.alpha, self.alpha, (count,), self.generator)
-        lam = torch.maximum(lam, 1 - lam)
-        return mix(items, partner.to(items.device), lam), partner.to(items.device), lam
+        mixed: Mixed = self.draws(items)
+        return mixed
 
     def forward(self, query: Tensor, keys: Tensor, partner: Tensor, lam: Tensor, queue: Tensor | None = None) -> Tensor:
         """0-d: `imix` of embeddings."""
@@ -154,4 +149,4 @@ class IMix(nn.Module):
 
     def extra_repr(self) -> str:
         """The settings."""
-        return f"temperature={self.temperature}, alpha={self.alpha}"
+        return f"temperature={self.temperature}"
