@@ -19,6 +19,6 @@ def test_blocks_run(block):
 
 def test_names_exist():
     text = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
-    named = {name for name in re.findall(r"`(\w+)`", text)} - ELSEWHERE
+    named = set(re.findall(r"`(\w+)`", text)) - ELSEWHERE
     assert named <= set(pairloom.mixup.__all__)
     assert len(named) > 20
