@@ -1,25 +1,18 @@
 // SIMD vectors by compiler vector extensions: one source, the width follows the level it is compiled for. Arithmetic, comparison and
-// `mask ? a : b` are the compiler's own; here is only what it lacks. The same names work on plain scalars (one lane), which is how
+// `mask ? a : b` are the compiler's own; here is only what it lacks. The same names work on plain scalars (core/scalar.h), which is how
 // rules run in CUDA and in the naive driver.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <type_traits>
 #include <utility>
+
+#include "core/scalar.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-// Each level lives in a namespace of its own: an inline function compiled for AVX-512 must never become the copy that the linker
-// keeps for every level.
-#ifndef PAIRLOOM_ISA
-#define PAIRLOOM_ISA baseline
-#endif
-
-#define PAIRLOOM_INLINE inline __attribute__((always_inline))
 #define PAIRLOOM_LAMBDA_INLINE __attribute__((always_inline))
 
 namespace pairloom::PAIRLOOM_ISA {
@@ -135,20 +128,9 @@ PAIRLOOM_INLINE uint32_t lane_bits(M m) {
 #endif
 }
 
-PAIRLOOM_INLINE bool any(bool m) { return m; }
 template <class M>
 PAIRLOOM_INLINE bool any(M m) {
   return lane_bits(m) != 0;
-}
-
-// The larger (smaller) of two; a NaN in `x` is passed over, so a NaN pair never decides an extreme. Sums see it later.
-template <class V>
-PAIRLOOM_INLINE V larger(V best, V x) {
-  return x > best ? x : best;
-}
-template <class V>
-PAIRLOOM_INLINE V smaller(V best, V x) {
-  return x < best ? x : best;
 }
 
 template <class T>
@@ -173,10 +155,6 @@ template <class T>
 PAIRLOOM_INLINE int64_t count_lanes(mask<T> m) {
   return -static_cast<int64_t>(sum_lanes<lane_int<T>>(m));
 }
-
-// The same name on one lane.
-PAIRLOOM_INLINE float exp(float x) { return std::exp(x); }
-PAIRLOOM_INLINE double exp(double x) { return std::exp(x); }
 
 // e^x to about one unit in the last place: x = n ln 2 + r, e^x = 2^n e^r. Where the result would be subnormal it is 0, above 2^127.5
 // (2^1023.5) it is infinity; NaN stays NaN.

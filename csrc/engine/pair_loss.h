@@ -171,8 +171,11 @@ class PairLoss : PairRun<T, Products> {
     T sums[Rule::kSums];
     for (int k = 0; k < Rule::kSums; ++k) sums[k] = static_cast<T>(totals[k]);
     rule_.end_sums(row, sums);
-    if (Rule::kVisitsPositives && !pairs_.ignores(i)) visit_positives(i, s, [&](T value) { rule_.add_positive(row, value); });
-    rule_.end(row);
+    T positive_sums[Rule::kPositiveSums + 1] = {};  // one more: there may be none
+    if (Rule::kPositiveSums > 0 && !pairs_.ignores(i)) {
+      visit_positives(i, s, [&](T value) { rule_.add_positive(positive_sums, value, row); });
+    }
+    rule_.end(row, positive_sums);
     static_cast<T*>(call_.row_loss)[i] = pairs_.ignores(i) ? T{0} : row.loss;
     return row;
   }

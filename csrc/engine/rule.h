@@ -9,7 +9,7 @@
 //     Row begin(const Extremes<T>&) const;                  // thresholds and shifts, from the extremes of the row
 //     void add(V (&sums)[kSums], V s, M positive, M negative, const Row&) const;   // a vector of pairs
 //     void end_sums(Row&, const T (&sums)[kSums]) const;
-//     void end(Row&) const;                                 // sets row.loss
+//     void end(Row&, const T* positive_sums) const;         // sets row.loss
 //     V weigh(V s, M positive, M negative, const Row&) const;                      // dL_row / ds
 //   };
 //
@@ -23,6 +23,9 @@
 //     Row row(const T* s, int64_t width, visit, Scratch&) const;   // visit(body) calls body(j, positive, negative) for every vector of the
 //                                                                  // row; dL_row / ds goes to scratch.slope
 //
+// All of them are marked PAIRLOOM_RULE or PAIRLOOM_INLINE: they run on the GPU too, one value at a time (csrc/cuda). Sums are of any order
+// and any parts.
+//
 // It is generic over the value type V: a SIMD vector on the CPU, a scalar in CUDA and in the naive driver; M is the mask that
 // comparing two V gives. `s` is the similarity, divided by the temperature where there is one. Lanes that are neither positive nor
 // negative carry any value and must add nothing and weigh 0.
@@ -31,7 +34,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/simd.h"
+#include "core/scalar.h"
 
 namespace pairloom::PAIRLOOM_ISA {
 
@@ -55,13 +58,13 @@ struct RuleDefaults {
   // Whether begin() looks at the extremes of the positives; otherwise only max_negative is filled in.
   static constexpr bool kUsesPositiveExtremes = false;
 
-  // Between end_sums() and end(): add_positive() for each positive of the row.
-  static constexpr bool kVisitsPositives = false;
+  // Between end_sums() and end(): add_positive() for each positive of the row, into so many sums.
+  static constexpr int kPositiveSums = 0;
   template <class Row>
-  void add_positive(Row&, T) const {}
+  PAIRLOOM_RULE void add_positive(T*, T, const Row&) const {}
 
   // Whether most weights may be exactly 0; then the products of the gradients look for what they can skip.
-  bool mines() const { return false; }
+  PAIRLOOM_RULE bool mines() const { return false; }
   // Which pairs take part; all, unless the rule mines.
   template <class V, class Row>
   PAIRLOOM_INLINE auto mined_positive(V s, const Row&) const {
@@ -75,18 +78,18 @@ struct RuleDefaults {
   // dL/dtemperature is summed over s - origin. When the sum of dL/ds over a row is 0, any value may be taken; one near the s that
   // weigh most avoids cancellation.
   template <class Row>
-  T origin(const Row&) const {
+  PAIRLOOM_RULE T origin(const Row&) const {
     return T{0};
   }
 };
 
 template <class T>
-T softplus(T x) {
+PAIRLOOM_RULE T softplus(T x) {
   return x > T{0} ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
 }
 
 template <class T>
-T sigmoid(T x) {
+PAIRLOOM_RULE T sigmoid(T x) {
   return T{1} / (T{1} + std::exp(-x));
 }
 

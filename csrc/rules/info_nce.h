@@ -20,7 +20,7 @@ struct InfoNce : RuleDefaults<T> {
   explicit InfoNce(const InfoNceCall&) {}
 
   static constexpr int kSums = 1;
-  static constexpr bool kVisitsPositives = true;
+  static constexpr int kPositiveSums = 3;  // loss, share of the negatives, positives
 
   struct Row {
     T loss = 0;
@@ -30,10 +30,9 @@ struct InfoNce : RuleDefaults<T> {
     T negative_share = 0;   // mean over P of sigmoid(l - z_p)
     T negative_factor = 0;  // of e^{z - shift}
     T positive_share = 0;   // 1 / |P|
-    T positives = 0;
   };
 
-  Row begin(const Extremes<T>& extremes) const {
+  PAIRLOOM_RULE Row begin(const Extremes<T>& extremes) const {
     Row row;
     if (extremes.max_negative > -std::numeric_limits<T>::infinity()) row.shift = extremes.max_negative;
     return row;
@@ -41,29 +40,29 @@ struct InfoNce : RuleDefaults<T> {
 
   // The loss depends on differences of z only, so the slope along the temperature may be measured from anywhere. From the largest
   // negative it does not cancel: at a temperature of 1e-3, z is a thousand and the slope is the difference of such numbers.
-  T origin(const Row& row) const { return row.shift; }
+  PAIRLOOM_RULE T origin(const Row& row) const { return row.shift; }
 
   template <class V, class M>
   PAIRLOOM_INLINE void add(V (&sums)[kSums], V z, M, M negative, const Row& row) const {
     sums[0] += negative ? exp(z - row.shift) : V{};
   }
 
-  void end_sums(Row& row, const T (&sums)[kSums]) const {
+  PAIRLOOM_RULE void end_sums(Row& row, const T (&sums)[kSums]) const {
     row.log_sum = std::log(sums[0]);
     row.inverse_sum = sums[0] == T{0} ? T{0} : T{1} / sums[0];
   }
 
-  void add_positive(Row& row, T z) const {
+  PAIRLOOM_RULE void add_positive(T* sums, T z, const Row& row) const {
     const T behind = (row.shift - z) + row.log_sum;
-    row.loss += softplus(behind);
-    row.negative_share += sigmoid(behind);
-    row.positives += T{1};
+    sums[0] += softplus(behind);
+    sums[1] += sigmoid(behind);
+    sums[2] += T{1};
   }
 
-  void end(Row& row) const {
-    row.positive_share = row.positives > T{0} ? T{1} / row.positives : T{0};
-    row.loss *= row.positive_share;
-    row.negative_share *= row.positive_share;
+  PAIRLOOM_RULE void end(Row& row, const T* sums) const {
+    row.positive_share = sums[2] > T{0} ? T{1} / sums[2] : T{0};
+    row.loss = sums[0] * row.positive_share;
+    row.negative_share = sums[1] * row.positive_share;
     row.negative_factor = row.negative_share * row.inverse_sum;
     if (row.inverse_sum == T{0}) row.positive_share = T{0};  // no negatives: nothing to learn
   }

@@ -46,7 +46,7 @@ struct MultiSimilarity : RuleDefaults<T> {
     T negative_factor = 0;
   };
 
-  Row begin(const Extremes<T>& extremes) const {
+  PAIRLOOM_RULE Row begin(const Extremes<T>& extremes) const {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     Row row;
     row.keep_positives_below = mining ? extremes.max_negative + epsilon : infinity;
@@ -57,7 +57,7 @@ struct MultiSimilarity : RuleDefaults<T> {
     return row;
   }
 
-  bool mines() const { return mining; }
+  PAIRLOOM_RULE bool mines() const { return mining; }
 
   // Written as "not outside" so that NaN is kept and reaches the loss.
   template <class V>
@@ -77,14 +77,14 @@ struct MultiSimilarity : RuleDefaults<T> {
     sums[1] += (negative & mined_negative(s, row)) ? e : V{};
   }
 
-  void end_sums(Row& row, const T (&sums)[kSums]) const {
+  PAIRLOOM_RULE void end_sums(Row& row, const T (&sums)[kSums]) const {
     row.positive_factor = T{1} / (std::exp(-row.positive_shift) + sums[0]);
     row.negative_factor = T{1} / (std::exp(-row.negative_shift) + sums[1]);
     row.loss = (row.positive_shift + log_one_plus(sums[0], row.positive_shift)) / alpha +
                (row.negative_shift + log_one_plus(sums[1], row.negative_shift)) / beta;
   }
 
-  void end(Row&) const {}
+  PAIRLOOM_RULE void end(Row&, const T*) const {}
 
   template <class V, class M>
   PAIRLOOM_INLINE V weigh(V s, M positive, M negative, const Row& row) const {
@@ -97,7 +97,7 @@ struct MultiSimilarity : RuleDefaults<T> {
 
  private:
   // log(e^{-shift} + sum): the 1 of the formula, shifted like the rest.
-  static T log_one_plus(T sum, T shift) { return shift == T{0} ? std::log1p(sum) : std::log(std::exp(-shift) + sum); }
+  PAIRLOOM_RULE static T log_one_plus(T sum, T shift) { return shift == T{0} ? std::log1p(sum) : std::log(std::exp(-shift) + sum); }
 };
 
 }  // namespace pairloom::PAIRLOOM_ISA

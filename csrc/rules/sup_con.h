@@ -22,7 +22,7 @@ struct SupCon : RuleDefaults<T> {
 
   static constexpr bool kUsesPositiveExtremes = true;
   static constexpr int kSums = 2;  // positives, negatives
-  static constexpr bool kVisitsPositives = true;
+  static constexpr int kPositiveSums = 2;  // z - positive_shift, positives
 
   struct Row {
     T loss = 0;
@@ -30,8 +30,7 @@ struct SupCon : RuleDefaults<T> {
     T negative_shift = 0;
     T positive_total = 0;  // sum over P of e^{z - positive_shift}
     T negative_total = 0;
-    T log_ratio = 0;     // lse_N - lse_P
-    T positive_sum = 0;  // of z - positive_shift
+    T log_ratio = 0;  // lse_N - lse_P
     T positives = 0;
     // Weights are factors of e^{z - shift}, not e^{z - lse}: for large z, lse itself is rounded coarsely.
     T positive_factor = 0;
@@ -39,7 +38,7 @@ struct SupCon : RuleDefaults<T> {
     T negative_factor = 0;
   };
 
-  Row begin(const Extremes<T>& extremes) const {
+  PAIRLOOM_RULE Row begin(const Extremes<T>& extremes) const {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     Row row;
     if (extremes.max_positive > -infinity) row.positive_shift = extremes.max_positive;
@@ -48,7 +47,7 @@ struct SupCon : RuleDefaults<T> {
   }
 
   // The loss depends on differences of z only; see InfoNce::origin.
-  T origin(const Row& row) const { return larger(row.positive_shift, row.negative_shift); }
+  PAIRLOOM_RULE T origin(const Row& row) const { return larger(row.positive_shift, row.negative_shift); }
 
   template <class V, class M>
   PAIRLOOM_INLINE void add(V (&sums)[kSums], V z, M positive, M negative, const Row& row) const {
@@ -57,23 +56,24 @@ struct SupCon : RuleDefaults<T> {
     sums[1] += negative ? e : V{};
   }
 
-  void end_sums(Row& row, const T (&sums)[kSums]) const {
+  PAIRLOOM_RULE void end_sums(Row& row, const T (&sums)[kSums]) const {
     row.positive_total = sums[0];
     row.negative_total = sums[1];
     row.log_ratio = (row.negative_shift - row.positive_shift) + (std::log(sums[1]) - std::log(sums[0]));
   }
 
-  void add_positive(Row& row, T z) const {
-    row.positive_sum += z - row.positive_shift;
-    row.positives += T{1};
+  PAIRLOOM_RULE void add_positive(T* sums, T z, const Row& row) const {
+    sums[0] += z - row.positive_shift;
+    sums[1] += T{1};
   }
 
-  void end(Row& row) const {
+  PAIRLOOM_RULE void end(Row& row, const T* positive_sums) const {
+    row.positives = positive_sums[1];
     if (row.positives == T{0}) return;
     const bool in_form = inside || row.positives == T{1};
     const T negative_share = sigmoid(row.log_ratio);
     row.loss =
-        softplus(row.log_ratio) + (in_form ? std::log(row.positives) : std::log(row.positive_total) - row.positive_sum / row.positives);
+        softplus(row.log_ratio) + (in_form ? std::log(row.positives) : std::log(row.positive_total) - positive_sums[0] / row.positives);
     row.negative_factor = row.negative_total > T{0} ? negative_share / row.negative_total : negative_share;
     row.positive_factor = (in_form ? -negative_share : sigmoid(-row.log_ratio)) / row.positive_total;
     row.positive_offset = in_form ? T{0} : T{1} / row.positives;
@@ -84,9 +84,8 @@ struct SupCon : RuleDefaults<T> {
     Row row;
     const T sums[kSums] = {positive_total, negative_total};
     end_sums(row, sums);
-    row.positive_sum = positive_sum;
-    row.positives = positives;
-    end(row);
+    const T positive_sums[kPositiveSums] = {positive_sum, positives};
+    end(row, positive_sums);
     return row;
   }
 

@@ -272,10 +272,11 @@ Answer naive_answer(const Rows& rows, const Rows& columns, const PairLossCall& c
     double sums[Rule::kSums] = {};
     for (int64_t j = 0; j < m; ++j) rule.add(sums, z[j], bool(positive[j]), bool(negative[j]), row);
     rule.end_sums(row, sums);
+    double positive_sums[Rule::kPositiveSums + 1] = {};
     for (int64_t j = 0; j < m; ++j) {
-      if (Rule::kVisitsPositives && positive[j]) rule.add_positive(row, z[j]);
+      if (positive[j]) rule.add_positive(positive_sums, z[j], row);
     }
-    rule.end(row);
+    rule.end(row, positive_sums);
     answer.row_loss[i] = row.loss;
     for (int64_t j = 0; j < m; ++j) slope[i][j] = rule.weigh(z[j], bool(positive[j]), bool(negative[j]), row);
 

@@ -193,14 +193,15 @@ def _samples(
         one_batch = {"x": x, "partner": partner, "lam": lam, "normalize": normalize}
         yield Sample("normalized" if normalize else "plain", one_batch, ("x",))
     count = m if n else 0
+    one = torch.tensor(0.3, dtype=torch.float64)
     first = torch.randint(max(n, 1), (count,), generator=generator)
     second = torch.randint(-1, m, (count,), generator=generator)
-    tables = {"x": x, "partner": second, "lam": 0.3, "others": others, "first": first}
+    tables = {"x": x, "partner": second, "lam": one, "others": others, "first": first}
     yield Sample("others", tables, ("x", "others"))
     yield Sample("others-normalized", {**tables, "normalize": True}, ("x", "others"))
     hub = torch.zeros(n, dtype=torch.int64)
-    yield Sample("one-partner", {"x": x, "partner": hub, "lam": 0.6, "normalize": True}, ("x",))
-    yield Sample("no-partner", {"x": x, "partner": torch.full((n,), -1), "lam": 0.5}, ("x",))
+    yield Sample("one-partner", {"x": x, "partner": hub, "lam": one, "normalize": True}, ("x",))
+    yield Sample("no-partner", {"x": x, "partner": torch.full((n,), -1), "lam": one}, ("x",))
 
 
 record = register(
