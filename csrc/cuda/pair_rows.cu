@@ -60,11 +60,12 @@ std::tuple<Tensor, Tensor, Tensor> pair_rows_op(const Tensor& s, std::optional<T
                                                 double beta, double base, std::optional<double> epsilon, bool inside, int64_t first_row,
                                                 std::optional<Tensor> row_labels, std::optional<Tensor> column_labels, bool self,
                                                 bool target_is_row, bool same_label_is_positive, std::optional<int64_t> ignore_index,
-                                                std::optional<Tensor> temperature, std::optional<Tensor> weights,
-                                                bool want_temperature, bool want_stats) {
+                                                std::optional<Tensor> temperature, std::optional<Tensor> weights, bool want_temperature,
+                                                bool want_stats) {
   const ScalarType type = s.scalar_type();
   check(on_device(s), "s is on the CPU; this kernel runs on a GPU");
-  check((type == ScalarType::Float || type == ScalarType::Double) && s.dim() == 2 && s.stride(1) == 1, "s must be rows of float32 or float64");
+  check((type == ScalarType::Float || type == ScalarType::Double) && s.dim() == 2 && s.stride(1) == 1,
+        "s must be rows of float32 or float64");
   check(rule == "info_nce" || rule == "sup_con" || rule == "multi_similarity", "rule is '", rule,
         "'; allowed are 'info_nce', 'sup_con' and 'multi_similarity'");
   PairRows call{};
@@ -104,7 +105,8 @@ std::tuple<Tensor, Tensor, Tensor> pair_rows_op(const Tensor& s, std::optional<T
   call.temperature = numbers(temperature, "temperature", s);
   if (temperature.has_value()) {
     call.temperature_stride = temperature->dim();
-    check(temperature->dim() <= 1 && (temperature->dim() == 0 || temperature->size(0) >= last), "temperature must be one value, or one a row");
+    check(temperature->dim() <= 1 && (temperature->dim() == 0 || temperature->size(0) >= last),
+          "temperature must be one value, or one a row");
   }
   call.weights = numbers(weights, "weights", s);
   check(!weights.has_value() || (weights->dim() == 1 && weights->size(0) >= last), "weights must have one value for each row");

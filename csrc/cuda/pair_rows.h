@@ -47,10 +47,10 @@ struct PairRows {
   bool self, target_is_row, same_label_is_positive;
   const void* temperature;  // compute type, null for 1
   int64_t temperature_stride;
-  const void* weights;      // compute type, (N) or null for 1
+  const void* weights;       // compute type, (N) or null for 1
   void* losses;              // (rows) compute type, not weighed; 0 for an ignored row
   void* temperature_slopes;  // (rows) compute type: sum of w dL/dz (z - origin), or null
-  double* stats;            // (rows, kStatCount) or null
+  double* stats;             // (rows, kStatCount) or null
 };
 
 __device__ inline bool ignored_label(const PairRows& call, const int64_t* labels, int64_t i) {

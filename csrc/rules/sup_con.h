@@ -21,7 +21,7 @@ struct SupCon : RuleDefaults<T> {
   bool inside;  // the mean over positives stands inside the logarithm
 
   static constexpr bool kUsesPositiveExtremes = true;
-  static constexpr int kSums = 2;  // positives, negatives
+  static constexpr int kSums = 2;          // positives, negatives
   static constexpr int kPositiveSums = 2;  // z - positive_shift, positives
 
   struct Row {

@@ -70,7 +70,8 @@ void compare(const std::string& where, const Problem& p, const Rule& rule, const
       const double at = p.call.temperature == nullptr ? 1.0 : p.temperature[p.call.temperature_per_row ? i : 0];
       if (!d_temperature.empty()) d_temperature[p.call.temperature_per_row ? i : 0] -= static_cast<double>(along[r]) / at;
       for (int64_t j = 0; j < m; ++j) {
-        const double slope = std::is_same_v<T, Slope> ? static_cast<double>(s[r * stride + j]) : as_double<T>(apart[apart.empty() ? 0 : r * stride + j]);
+        const double slope =
+            std::is_same_v<T, Slope> ? static_cast<double>(s[r * stride + j]) : as_double<T>(apart[apart.empty() ? 0 : r * stride + j]);
         for (int64_t k = 0; k < dim && slope != 0; ++k) {
           d_rows[i * dim + k] += slope * entry(p.column_rows(), column_labels, j, k);
           d_columns[j * dim + k] += slope * entry(p.rows, p.row_labels, i, k);
@@ -106,14 +107,15 @@ void all_rules(int64_t n, int64_t m, int64_t dim, int variant, bool self, std::m
   if (variant % 5 == 4) p.use_sets(2, random);
   const bool labelled = p.call.row_labels != nullptr;
   if (labelled && p.call.has_ignore_index) p.spoil_ignored();
-  const std::string name = std::to_string(n) + " x " + std::to_string(m) + " x " + std::to_string(dim) + ", variant " + std::to_string(variant) +
-                           (self ? ", self" : "");
+  const std::string name = std::to_string(n) + " x " + std::to_string(m) + " x " + std::to_string(dim) + ", variant " +
+                           std::to_string(variant) + (self ? ", self" : "");
   p.call.same_label_is_positive = true;
   p.use_temperature(variant % 2 == 0);
   {
     Problem& q = p;
     q.call.target_is_row = !self && !labelled;
-    compare<T, Slope>("sup_con " + name, q, naive::SupCon<T>(SupConCall{{}, variant % 4 == 1}), naive::SupCon<double>(SupConCall{{}, variant % 4 == 1}), share);
+    compare<T, Slope>("sup_con " + name, q, naive::SupCon<T>(SupConCall{{}, variant % 4 == 1}),
+                      naive::SupCon<double>(SupConCall{{}, variant % 4 == 1}), share);
     compare<T, Slope>("info_nce " + name, q, naive::InfoNce<T>(InfoNceCall{}), naive::InfoNce<double>(InfoNceCall{}), share);
     q.call.target_is_row = !self && n <= m;
     q.call.same_label_is_positive = false;
@@ -134,7 +136,8 @@ int main(int count, char**) {
   const bool few = count > 1;
   const std::vector<std::vector<int64_t>> sizes =
       few ? std::vector<std::vector<int64_t>>{{4, 67, 3}}
-          : std::vector<std::vector<int64_t>>{{0, 5, 2}, {3, 0, 2}, {1, 1, 1}, {5, 31, 3}, {4, 33, 2}, {6, 63, 3}, {7, 64, 4}, {4, 65, 3}, {9, 130, 2}};
+          : std::vector<std::vector<int64_t>>{{0, 5, 2},  {3, 0, 2},  {1, 1, 1},  {5, 31, 3}, {4, 33, 2},
+                                              {6, 63, 3}, {7, 64, 4}, {4, 65, 3}, {9, 130, 2}};
   int variant = 0;
   for (const auto& size : sizes) {
     for (const bool self : {false, true}) {

@@ -14,7 +14,7 @@ def share(name: str, lam: Tensor | float, shapes: Sequence[tuple[int, ...]]) -> 
     """A number becomes 0-d float64; a tensor must have one of the shapes. From 0 to 1.
 
     Raises:
-        TypeError: no number, and no tensor of real numbers.
+        TypeError: no number, and no tensor of floats.
         ValueError: another shape, values outside [0, 1] (NaN among them).
     """
     if not isinstance(lam, Tensor):
@@ -22,14 +22,13 @@ def share(name: str, lam: Tensor | float, shapes: Sequence[tuple[int, ...]]) -> 
         if not 0 <= lam <= 1:
             raise ValueError(f"{name} is {lam}; it is the share of the first of a pair, from 0 to 1")
         return torch.tensor(float(lam), dtype=torch.float64)
-    if lam.dtype == torch.bool or lam.is_complex():
-        raise TypeError(
-            f"{name} has dtype {str(lam.dtype).removeprefix('torch.')}; shares are real numbers from 0 to 1"
-        )
+    if not lam.is_floating_point():
+        raise TypeError(f"{name} has dtype {str(lam.dtype).removeprefix('torch.')}; shares are floats from 0 to 1")
     if tuple(lam.shape) not in shapes:
         raise ValueError(f"{name} has shape {tuple(lam.shape)}; allowed: {', '.join(map(str, shapes))}")
     if _checks.values_readable(lam) and lam.numel():
-        lowest, highest = lam.detach().aminmax()
-        if not 0 <= float(lowest) <= float(highest) <= 1:  # NaN is both
-            raise ValueError(f"{name} holds values outside [0, 1]; it is the share of the first of a pair")
-    return lam if lam.is_floating_point() else lam.to(torch.float64)
+        lowest, highest = (float(x) for x in lam.detach().aminmax())  # NaN is both
+        if not 0 <= lowest <= highest <= 1:
+            wrong = highest if lowest >= 0 else lowest
+            raise ValueError(f"{name} holds {wrong:g}; it is the share of the first of a pair, from 0 to 1")
+    return lam

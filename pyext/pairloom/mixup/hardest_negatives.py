@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks
-from pairloom._stream import CHUNK_ENTRIES
-from pairloom.scoring import topk
+from pairloom._id_lists import IdLists
+from pairloom._stream import CHUNK_ENTRIES, chunks
+from pairloom.scoring import search
 
 FEWEST_ROWS = 64
 """Rows that are searched for together, also where their classes are large."""
@@ -59,6 +60,7 @@ def hardest_negatives(
     _checks.given_together("ref_emb", ref_emb, "ref_labels", ref_labels, "pass the class of each row")
     _checks.given_together("ref_labels", ref_labels, "ref_emb", ref_emb, "there is nothing to label")
     _checks.count("k", k)
+    _checks.choice("similarity", similarity, _checks.SIMILARITIES)
     _checks.label_value("ignore_index", ignore_index)
     if ref_emb is None or ref_labels is None:
         ref_emb, ref_labels = embeddings, labels
@@ -78,11 +80,12 @@ def hardest_negatives(
     size = torch.searchsorted(ref_labels[by_class], labels, right=True) - begin
     rows = asks.nonzero().flatten()
     largest = max(int(size.max()), 1) if len(size) else 1
-    for chunk in rows.split(max(CHUNK_ENTRIES // largest, FEWEST_ROWS)):
+    for part in chunks(len(rows), largest, max(CHUNK_ENTRIES // largest, FEWEST_ROWS)):
+        chunk = rows[part]
         # The own class of every row, which begins at another place for each.
         indptr = torch.cat([size.new_zeros(1), size[chunk].cumsum(0)])
         ahead = (begin[chunk] - indptr[:-1]).repeat_interleave(size[chunk])
         places = torch.arange(len(ahead), device=ahead.device) + ahead
-        _, found = topk(embeddings[chunk], ref_emb, k, similarity=similarity, exclude=(indptr, by_class[places]))
+        _, found = search(embeddings[chunk], ref_emb, k, similarity, IdLists(indptr, by_class[places]))
         partners[chunk] = torch.where(found < 0, -1, kept[found.clamp(min=0)] if len(kept) else found)
     return partners

@@ -60,7 +60,7 @@ def mix(
         float32. Gradients for x, others and lam. lam = 1 and 0 give the bits of a finite row, unless normalised.
 
     Raises:
-        TypeError: embeddings that are not float, indices that are not int64, lam that is no real number.
+        TypeError: embeddings that are not float, indices that are not int64, lam that is no number and no float tensor.
         ValueError: shapes or devices that do not fit, indices that are no row, lam outside [0, 1].
 
     Cost: one pass over the rows; backward two, without atomic additions, so that gradients have the same bits for any
