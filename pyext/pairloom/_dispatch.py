@@ -27,13 +27,20 @@ def scripted_as(twin: Callable[..., Any]) -> Callable[[Function], Function]:
     return mark
 
 
-def needs_reference(embeddings: Tensor) -> bool:
+DEVICE_KERNELS: set[str] = set()
+"""Operators that have kernels on CUDA in this process: filled when the library of these kernels is loaded."""
+
+
+def needs_reference(embeddings: Tensor, operator: str = "") -> bool:
     """Whether the plain-torch reference computes this call instead of the kernel.
 
-    The kernels run on the CPU, have no rule for torch.func transforms (vmap, grad, jacrev, jvp), and are unknown to
-    ONNX.
+    The kernels run on the CPU, some on CUDA too, have no rule for torch.func transforms (vmap, grad, jacrev, jvp), and
+    are unknown to ONNX.
     """
-    return embeddings.device.type != "cpu" or in_transform() or torch.onnx.is_in_onnx_export()
+    device = embeddings.device.type
+    if device != "cpu" and not (device == "cuda" and operator in DEVICE_KERNELS):
+        return True
+    return in_transform() or torch.onnx.is_in_onnx_export()
 
 
 def in_transform() -> bool:
@@ -82,7 +89,7 @@ def gradient_bits(
 
 def pair_loss(op: Callable[..., Any], reference: Callable[..., Any], *arguments: Any) -> Any:
     """Loss, or (loss, PairStats), of the arguments of the operator; its last two are ``needs_grad, want_stats``."""
-    if needs_reference(arguments[0]):
+    if needs_reference(arguments[0], reference.__name__):
         loss, stats = without_autocast(reference, *arguments[:-2], arguments[-1])
     else:
         loss, stats, *_ = op(*arguments)

@@ -195,6 +195,7 @@ _records: dict[str, OpRecord] = {}
 def register(record: OpRecord) -> OpRecord:
     """Load the operators, give this one its shapes and gradients, and list it."""
     _library.load()
+    _library.load_cuda()
     if record.backward is None:
         PairLossFormula(record.op, record.reference).register()
     else:
