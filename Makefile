@@ -6,6 +6,8 @@
 #   make bench      benchmarks beside their peers      make lint       style, types, links
 #   make format     rewrite sources in house style     make docs       regenerate and check the documentation
 #   make build      only the extension                 make clean      remove build products and the environment
+#   make test-cuda-host  the CUDA kernels, run on the CPU and judged there: all sizes, sanitizers
+#   make test-gpu, make bench-gpu  where a GPU is: built and run with the torch of PYTHON, without an environment of their own
 #
 # Variables: PYTHON (interpreter that makes the environment), VENV (its folder), PIP_ARGS (for example another package
 # index), PYTEST_ARGS, TEST_JOBS (processes; 0 for none), BENCH_ARGS.
@@ -23,7 +25,7 @@ PIP := $(PY) -m pip --disable-pip-version-check -q
 BUILD_INPUTS := CMakeLists.txt setup.py pyproject.toml $(wildcard cmake/*) $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench lint format docs build clean
+.PHONY: help demo test test-all test-cuda-host test-gpu bench bench-gpu lint format docs build clean
 
 help:
 	@sed -n '1,/^PYTHON/s/^# \{0,1\}//p' Makefile
@@ -36,6 +38,19 @@ test: build
 
 test-all: build
 	$(PY) -m pytest -n $(TEST_JOBS) -m "" $(PYTEST_ARGS)
+
+test-cuda-host: build
+	$(PY) -m pytest -m "" tests/cuda_host $(PYTEST_ARGS)
+
+# Where a GPU is, the torch is that machine's, and so are cmake, ninja, pybind11 and pytest.
+GPU_BUILD = PAIRLOOM_CUDA=ON $(PYTHON) setup.py -q build_ext --inplace
+test-gpu:
+	$(GPU_BUILD)
+	PYTHONPATH=pyext $(PYTHON) -m pytest -q tests/gpu $(PYTEST_ARGS)
+
+bench-gpu:
+	$(GPU_BUILD)
+	PYTHONPATH=pyext:. $(PYTHON) -m benchmarks.gpu $(BENCH_ARGS)
 
 bench: build $(STAMPS)/bench
 	env -u OPENBLAS_CORETYPE $(PY) -m benchmarks $(BENCH_ARGS)

@@ -4,8 +4,9 @@
                              losses, S -> dL/dS                 pair_rows, one block of threads for each row (csrc/cuda)
                              d_rows = dS @ columns,  d_columns += dS.T @ rows
 
-Nothing is read back and nothing is atomic: a call is asynchronous, can be captured in a CUDA graph, and has the same bits on
-every run. Float32 products follow torch's settings for TF32.
+Nothing is read back and nothing is atomic: a call is asynchronous, can be captured in a CUDA graph, and has the same
+bits on every run. Float32 products follow torch's settings for TF32; those of bfloat16 rows are bfloat16 products with
+sums in float32, as long as the similarity is one of products.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from pairloom._autograd import GRADIENT_BITS
 from pairloom._dispatch import DEVICE_KERNELS
-from pairloom._stream import ChunkedSimilarity
+from pairloom._stream import ChunkedSimilarity, device_chunks
 from pairloom.reference._rows import (
     NUM_STATS,
     as_terms,
@@ -28,9 +29,6 @@ from pairloom.reference._rows import (
     reduction_of,
     row_weights,
 )
-
-CHUNK_ENTRIES = 1 << 23
-"""Entries of S in one chunk: 32 MiB in float32, what the second-level cache of today's large GPUs holds."""
 
 
 def pair_loss_on_device(
@@ -71,16 +69,17 @@ def pair_loss_on_device(
     losses = matrix.rows.new_zeros(n)
     along = matrix.rows.new_zeros(n)
     stats = torch.zeros(NUM_STATS, dtype=torch.float64, device=rows.device)
-    count = max(CHUNK_ENTRIES // max(m, 1), 1)
-    for first in range(0, n, count):
-        chunk = slice(first, min(first + count, n))
+    for chunk in device_chunks(n, m):
         s = matrix.block(chunk)
-        # Distances go on being needed for the direction of their gradient.
-        slopes = (s if similarity in ("cosine", "dot") else torch.empty_like(s)) if gradients else None
+        slopes = None
+        if gradients:
+            # In place, unless distances go on being needed for the direction of their gradient.
+            kept = matrix.products.half or similarity not in ("cosine", "dot")
+            slopes = torch.empty_like(s, dtype=torch.bfloat16 if matrix.products.half else s.dtype) if kept else s
         found, found_along, found_stats = torch.ops.pairloom.pair_rows(
             s, slopes, rule,
             settings.get("alpha", 0.0), settings.get("beta", 0.0), settings.get("base", 0.0), settings.get("epsilon"),
-            settings.get("inside", False), first, labels, others, self_pairs,
+            settings.get("inside", False), chunk.start, labels, others, self_pairs,
             pairs["target_is_row"], pairs["same_label_is_positive"], ignore_index, scale, weight,
             wanted["temperature"], want_stats,
         )  # fmt: skip
@@ -183,9 +182,21 @@ OPERATORS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
 }
 
 
+def fake_pair_rows(s: Tensor, slopes: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Shapes and types of the kernel's outputs, for tracing."""
+    *_, want_temperature, want_stats = settings
+    rows = s.shape[0]
+    return (
+        s.new_empty(rows),
+        s.new_empty(rows if want_temperature else 0),
+        s.new_empty((rows if want_stats else 0, NUM_STATS), dtype=torch.float64),
+    )
+
+
 def register_on(key: str = "CUDA") -> torch.library.Library:
     """Make these the operators' implementation for a dispatch key; keep what is returned as long as they shall be."""
     library = torch.library.Library("pairloom", "IMPL")
+    torch.library.register_fake("pairloom::pair_rows", fake_pair_rows)
     for name, function in OPERATORS.items():
         library.impl(name, function, key)
         DEVICE_KERNELS.add(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,7 +29,10 @@ def scripted_as(twin: Callable[..., Any]) -> Callable[[Function], Function]:
 
 
 DEVICE_KERNELS: set[str] = set()
-"""Operators that have kernels on CUDA in this process: filled when the library of these kernels is loaded."""
+"""Operators that run chunk by chunk on CUDA in this process; the others compute their formula on the whole matrix."""
+
+CUDA_SWITCHED_OFF = os.environ.get("PAIRLOOM_CUDA_KERNELS") == "0"
+"""Then all of them do."""
 
 
 def needs_reference(embeddings: Tensor, operator: str = "") -> bool:
@@ -38,7 +42,7 @@ def needs_reference(embeddings: Tensor, operator: str = "") -> bool:
     are unknown to ONNX.
     """
     device = embeddings.device.type
-    if device != "cpu" and not (device == "cuda" and operator in DEVICE_KERNELS):
+    if device != "cpu" and (device != "cuda" or CUDA_SWITCHED_OFF or operator not in DEVICE_KERNELS):
         return True
     return in_transform() or torch.onnx.is_in_onnx_export()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from pairloom import _checks
 from pairloom._autograd import GRADIENT_BITS
+from pairloom._dispatch import DEVICE_KERNELS
 from pairloom._heap import CLOSE_AFTER, close_holes
 from pairloom._registry import Support
 from pairloom.reference._rows import (
@@ -41,6 +43,9 @@ from pairloom.similarity import distance_pull, through_unit_rows
 CHUNK_ENTRIES = 1 << 18
 """Entries of S in one chunk, 1 MiB: its tensors stay in the cache and are taken from the heap again and again."""
 
+DEVICE_CHUNK_ENTRIES = 1 << 23
+"""The same on a GPU: 32 MiB in float32, what the second-level cache of a large one holds."""
+
 STREAMED = Support(torchscript=False, standalone=False)
 """What records of these operators promise: they exist in Python only, so a saved program needs this package."""
 
@@ -61,6 +66,8 @@ class StreamedRule(NamedTuple):
 
 
 RULES: dict[str, StreamedRule] = {}
+KERNELS: dict[str, Callable[..., tuple[Tensor, ...]]] = {}
+"""What runs for each operator, on the CPU and on CUDA."""
 
 _library = torch.library.Library("pairloom", "FRAGMENT")
 
@@ -96,7 +103,22 @@ def define_streamed(
         )  # fmt: skip
 
     RULES[name] = StreamedRule(rule, names, mean, triplet_rule)
+    KERNELS[name] = kernel
     _library.impl(name, kernel, "CPU")
+    _library.impl(name, kernel, "CUDA")
+    DEVICE_KERNELS.add(name)
+
+
+def is_elsewhere(x: Tensor) -> bool:
+    """Whether products are made by the library of another device than the CPU."""
+    return x.device.type != "cpu"
+
+
+def device_chunks(rows: int, columns: int) -> Iterator[slice]:
+    """`chunks` for a GPU, whose memory is torch's business."""
+    count = max(DEVICE_CHUNK_ENTRIES // max(columns, 1), 1)
+    for first in range(0, rows, count):
+        yield slice(first, min(first + count, rows))
 
 
 def chunks(rows: int, columns: int, count: int | None = None) -> Iterator[slice]:
@@ -126,17 +148,26 @@ class ChunkedSimilarity:
         cosine = similarity == "cosine"
         self.unit_rows = unit_rows(self.rows) if cosine else self.rows
         self.unit_columns = self.unit_rows if self.one_batch else unit_rows(self.columns) if cosine else self.columns
+        self.on_device = is_elsewhere(rows)
+        self.products = _Products(
+            half=self.on_device
+            and similarity in ("cosine", "dot")
+            and all(x is None or x.dtype == torch.bfloat16 for x in (rows, columns))
+        )
         # A frozen side (a queue) costs no product.
         self.wants_rows = self.one_batch or bool(needs_grad & GRADIENT_BITS["rows"])
         self.wants_columns = self.one_batch or bool(needs_grad & GRADIENT_BITS["columns"])
         if needs_grad:
-            self.transposed = self.unit_columns.T.contiguous()
+            if not self.on_device:
+                self.transposed = self.unit_columns.T.contiguous()
             self.d_rows = torch.zeros_like(self.rows)
             self.d_columns = torch.zeros_like(self.columns)
 
     def block(self, chunk: slice) -> Tensor:
         """(R, M) similarities of the rows of a chunk."""
         similarity = "dot" if self.similarity == "cosine" else self.similarity
+        if self.on_device and similarity == "dot":
+            return self.products(self.unit_rows[chunk], self.unit_columns.T)
         return _similarities(self.unit_rows[chunk], self.unit_columns, similarity)
 
     def add(self, chunk: slice, s: Tensor, d_s: Tensor) -> None:
@@ -145,10 +176,16 @@ class ChunkedSimilarity:
         pull = d_s if product else distance_pull(d_s, s, self.similarity)
         rows = self.unit_rows[chunk]
         if self.wants_rows:
-            to_rows = _similarities(pull, self.transposed, "dot")
+            if self.on_device:
+                to_rows = self.products(pull, self.unit_columns)
+            else:
+                to_rows = _similarities(pull, self.transposed, "dot")
             self.d_rows[chunk] = to_rows if product else pull.sum(1, keepdim=True) * rows - to_rows
         if self.wants_columns:
-            to_columns = _similarities(pull.T.contiguous(), rows.T.contiguous(), "dot")
+            if self.on_device:
+                to_columns = self.products(pull.T, rows)
+            else:
+                to_columns = _similarities(pull.T.contiguous(), rows.T.contiguous(), "dot")
             self.d_columns += to_columns if product else pull.sum(0).unsqueeze(1) * self.unit_columns - to_columns
 
     def gradients(self) -> tuple[Tensor, Tensor]:
@@ -160,6 +197,21 @@ class ChunkedSimilarity:
             d_rows = through_unit_rows(self.rows, d_rows)
             d_columns = d_columns if self.one_batch else through_unit_rows(self.columns, d_columns)
         return d_rows, d_columns
+
+
+@dataclass(frozen=True)
+class _Products:
+    """Matrix products on a GPU, by the vendor's library: of bfloat16 with sums in float32 where rows are bfloat16."""
+
+    half: bool
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        if not self.half:
+            return a @ b
+        a, b = a.to(torch.bfloat16), b.to(torch.bfloat16)
+        if a.device.type == "cuda":
+            return torch.mm(a, b, out_dtype=torch.float32)
+        return a.float() @ b.float()  # the same numbers elsewhere
 
 
 def _similarities(a: Tensor, b: Tensor, similarity: str) -> Tensor:
@@ -179,7 +231,8 @@ def autograd_inside() -> Iterator[None]:
     """Record operations also where a dispatcher kernel runs, which is below autograd."""
     keys = torch._C.DispatchKey
     excluded = torch._C._dispatch_tls_local_exclude_set()
-    for key in (keys.AutogradCPU, keys.AutogradCUDA, keys.AutogradOther, keys.AutogradFunctionality):
+    devices = (keys.AutogradCPU, keys.AutogradCUDA, keys.AutogradMeta)
+    for key in (*devices, keys.AutogradOther, keys.AutogradFunctionality):
         excluded = excluded.remove(key)
     guard = torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
     with guard, torch.enable_grad():
@@ -274,7 +327,8 @@ def _streamed(
 
     # The divisor of one part is taken in at the end; those of several parts must be known before their gradients meet.
     two_passes = gradients and parts > 1 and reduction != "sum"
-    for chunk in chunks(n, m):
+    parts_of_rows = device_chunks if matrix.on_device else chunks
+    for chunk in parts_of_rows(n, m):
         positive, negative = masks(chunk)
         s = matrix.block(chunk)
         if gradients and not two_passes:
@@ -289,7 +343,7 @@ def _streamed(
     loss = reduce_rows(terms, keep, weights, reduction)
     inverses = torch.stack([inverse_divisor(part, weight, reduction) for part in terms])
     if two_passes:
-        for chunk in chunks(n, m):
+        for chunk in parts_of_rows(n, m):
             gradients_of(chunk, matrix.block(chunk), *masks(chunk), inverses)
     scale = 1.0 if two_passes else inverses[0]
     d_rows, d_columns = matrix.gradients() if gradients else (None, None)

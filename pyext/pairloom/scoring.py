@@ -12,11 +12,12 @@ from torch import Tensor
 from pairloom import _checks, reference
 from pairloom._arrays import check_array
 from pairloom._codes import SCREENS
-from pairloom._dispatch import needs_reference, scripted_as, without_autocast
+from pairloom._dispatch import in_transform, needs_reference, scripted_as, without_autocast
 from pairloom._gallery_blocks import block_rows, topk_in_blocks
 from pairloom._id_lists import IdLists, id_lists, id_lists_in_graph
 from pairloom._progress import progress_bar
 from pairloom._registry import OpRecord, Sample, register
+from pairloom._stream import DEVICE_CHUNK_ENTRIES
 from pairloom.gallery import Gallery, Int8Gallery
 from pairloom.reference.similarity import compute_dtype, unit_rows
 from pairloom.reference.topk import topk_standard
@@ -180,8 +181,25 @@ def search(queries: Tensor, gallery: Tensor, k: int, similarity: str, exclude: I
     indptr, indices = (None, None) if exclude is None else exclude
     if needs_reference(queries):
         formula = topk_standard if torch.onnx.is_in_onnx_export() else reference.topk
+        if queries.device.type != "cpu" and not (torch.compiler.is_compiling() or in_transform()):
+            return _by_queries(formula, queries, gallery, k, similarity, exclude)
         return without_autocast(formula, queries, gallery, k, similarity, indptr, indices)
     return torch.ops.pairloom.topk(queries, gallery, k, similarity, indptr, indices)
+
+
+def _by_queries(
+    formula: Any, queries: Tensor, gallery: Tensor, k: int, similarity: str, exclude: IdLists | None
+) -> tuple[Tensor, Tensor]:
+    """The formula on some queries at a time: without gradients no Q x M matrix is held on another device either."""
+    width = gallery.shape[0] * (1 if similarity in ("cosine", "dot") else gallery.shape[1])
+    count = max(DEVICE_CHUNK_ENTRIES // max(width, 1), 1)
+    found = []
+    for first in range(0, max(queries.shape[0], 1), count):
+        part = slice(first, min(first + count, queries.shape[0]))
+        lists = (None, None) if exclude is None else exclude.of_queries(part.start, part.stop)
+        found.append(without_autocast(formula, queries[part], gallery, k, similarity, *lists))
+    scores, indices = zip(*found, strict=True)
+    return torch.cat(scores), torch.cat(indices)
 
 
 def _check_without_gradients(queries: Tensor, gallery: Any) -> None:

@@ -1,4 +1,4 @@
-"""Registers, spills and shared memory of every CUDA kernel, as ptxas reports them: ``python -m tests.cuda_host.resources``."""
+"""Registers, spills and shared memory of every CUDA kernel, as ptxas says: ``python -m tests.cuda_host.resources``."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ def report(architecture: str, folder: Path) -> str:
         )
         for name, (_, stores, loads, registers, shared) in zip(names.stdout.splitlines(), entries, strict=True):
             short = re.sub(r"pairloom::(\w+::)?|void |\(.*", "", name)
-            lines.append(
-                f"sm_{architecture} {short}: registers {registers}, spill {int(stores) + int(loads)}, shared {shared or 0}\n"
-            )
+            spilled = int(stores) + int(loads)
+            lines.append(f"sm_{architecture} {short}: registers {registers}, spill {spilled}, shared {shared or 0}\n")
     return HEADER + "".join(sorted(lines))
 
 

@@ -1,6 +1,6 @@
-"""The CUDA kernels, proven without a GPU: their unmodified sources run on the host, a thread of the system for each of theirs
-(on_host.h), and equal the definition; sanitizers find nothing, and find a barrier that was taken away; the loop around
-them equals the CPU operators. What a GPU adds - its compiler and its memory - `make test-gpu` is for."""
+"""The CUDA kernels, proven without a GPU: their unmodified sources run on the host, a thread of the system for each of
+theirs (on_host.h), and equal the definition; sanitizers find nothing, and find a barrier that was taken away; the loop
+around them equals the CPU operators. What a GPU adds - its compiler and its memory - `make test-gpu` is for."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pairloom import _device_loss
+from pairloom import _device_loss, _stream
 from pairloom._autograd import GRADIENT_BITS
 from pairloom._registry import records
 from tests.packaging.build_tree import ROOT
@@ -78,11 +78,12 @@ def test_a_missing_barrier_is_found(which, tmp_path):
 @pytest.fixture(scope="module")
 def rows_on_host(tmp_path_factory) -> None:
     """torch.ops.pairloom.pair_rows for CPU tensors: csrc/cuda/pair_rows.cu, compiled for the host."""
-    torch_folder = Path(torch.__file__).parent
+    of_torch = Path(torch.__file__).parent
     library = compiled(
         tmp_path_factory.mktemp("cuda_host") / "libpair_rows.so", ROOT / "csrc" / "cuda" / "pair_rows.cu",
-        "-O2", "-shared", "-fPIC", "-DPAIRLOOM_CUDA_ON_HOST", "-DTORCH_TARGET_VERSION=0x020a000000000000", "-DTORCH_STABLE_ONLY",
-        f"-isystem{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10",
+        "-O2", "-shared", "-fPIC", "-DPAIRLOOM_CUDA_ON_HOST",
+        "-DTORCH_TARGET_VERSION=0x020a000000000000", "-DTORCH_STABLE_ONLY", f"-isystem{of_torch / 'include'}",
+        f"-L{of_torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10",
     )  # fmt: skip
     torch.ops.load_library(str(library))
 
@@ -98,8 +99,9 @@ def cases():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize(("record", "name"), list(cases()))
 def test_the_loop_equals_the_operator(record, name, dtype, monkeypatch):
-    """Loss, statistics and all gradients, in chunks of a few rows."""
-    monkeypatch.setattr(_device_loss, "CHUNK_ENTRIES", 30)
+    """Loss, statistics and all gradients, in chunks of a few rows and by the products of another device."""
+    monkeypatch.setattr(_stream, "is_elsewhere", lambda x: True)
+    monkeypatch.setattr(_stream, "DEVICE_CHUNK_ENTRIES", 30)
     sample = next(s for s in record.samples(dtype=dtype, shape=(7, 10, 5), seed=3) if s.name == name)
     arguments = dict(zip(record.argument_names, record.op_arguments(sample), strict=True))
     tensors = {k for k, v in arguments.items() if isinstance(v, torch.Tensor)}
@@ -179,6 +181,28 @@ def test_slopes_in_bfloat16():
             False,
         )
     assert torch.equal(slopes[0].bfloat16(), slopes[1])
+
+
+@pytest.mark.usefixtures("rows_on_host")
+@pytest.mark.parametrize("name", list(_device_loss.OPERATORS))
+def test_half_precision_products(name, monkeypatch):
+    """bfloat16 rows: products of bfloat16 with sums in float32, whose rounding is all that differs."""
+    monkeypatch.setattr(_stream, "is_elsewhere", lambda x: True)
+    monkeypatch.setattr(_stream, "DEVICE_CHUNK_ENTRIES", 300)
+    record = next(record for record in records() if record.name == name)
+    sample = next(record.samples(dtype=torch.bfloat16, shape=(24, 40, 16), seed=1))
+    given = dict(zip(record.argument_names, record.op_arguments(sample), strict=True))
+    given |= {"needs_grad": 3, "want_stats": False}
+    wide = {k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in given.items()}
+    loss, _, d_rows, d_columns, *_ = _device_loss.OPERATORS[name](*given.values())
+    expected, _, *gradients = record.op(*wide.values())
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), expected, rtol=2e-2, atol=1e-2)
+    for ours, wanted in zip((d_rows, d_columns), gradients, strict=False):
+        assert ours.shape == wanted.shape
+        if ours.numel() == 0:  # one batch
+            continue
+        assert (ours.double() - wanted).abs().max() <= 3e-2 * wanted.abs().max().clamp(min=1e-3)
 
 
 # --- what nvcc makes of it --------------------------------------------------------------------------------------------

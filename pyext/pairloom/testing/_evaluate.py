@@ -30,7 +30,7 @@ def evaluate(function: Callable[..., Any], arguments: Mapping[str, Any], differe
     found = {f"output{i}": output.detach() for i, output in enumerate(outputs) if isinstance(output, Tensor)}
     first = outputs[0]
     if leaves and first.requires_grad:
-        upstream = torch.linspace(0.5, 1.5, first.numel(), dtype=first.dtype).reshape(first.shape)
+        upstream = torch.linspace(0.5, 1.5, first.numel(), dtype=first.dtype, device=first.device).reshape(first.shape)
         total = (torch.where(first.isinf(), 0.0, first) * upstream).sum()
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):

@@ -1,0 +1,93 @@
+"""Tensors of another device, without one: every function runs on meta tensors, which have a device and a shape and no
+numbers. An operation that mixes devices fails, and so does one that reads a number back, which would wait for a GPU."""
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map_only
+
+from pairloom import _device_loss, _stream
+from pairloom._autograd import GRADIENT_BITS
+from pairloom._registry import Sample, records
+from tests.generic.common import every_sample, outputs_of, sample_named
+
+
+def elsewhere(arguments):
+    return tree_map_only(torch.Tensor, lambda x: x.to("meta"), arguments)
+
+
+@pytest.mark.parametrize(("record", "name"), every_sample(quick=3))
+def test_public_functions(record, name):
+    """Values and gradients."""
+    sample = sample_named(record, name)
+    arguments = elsewhere(sample.arguments)
+    fresh = {key: arguments[key].requires_grad_() for key in sample.differentiable}
+    outputs = [x for x in outputs_of(record.function(**{**arguments, **fresh})) if isinstance(x, torch.Tensor)]
+    assert all(x.device.type == "meta" for x in outputs)
+    losses = [x.sum() for x in outputs if x.requires_grad]
+    if losses:
+        gradients = torch.autograd.grad(losses, list(fresh.values()), allow_unused=True)
+        assert all(x is None or x.device.type == "meta" for x in gradients)
+
+
+DEVICE_SAMPLES = [
+    pytest.param(record, sample.name, id=f"{record.name}-{sample.name}")
+    for record in records()
+    if record.name in _device_loss.OPERATORS
+    for sample in record.samples()
+]
+
+
+@pytest.fixture(scope="module")
+def kernel_without_numbers():
+    """torch.ops.pairloom.pair_rows as tracing sees it, if no library of kernels is there."""
+    if hasattr(torch.ops.pairloom, "pair_rows"):
+        yield
+        return
+    library = torch.library.Library("pairloom", "FRAGMENT")
+    library.define(
+        "pair_rows(Tensor s, Tensor(a!)? slopes, str rule, float alpha, float beta, float base, float? epsilon, bool inside, "
+        "int first_row, Tensor? row_labels, Tensor? column_labels, bool self_pairs, bool target_is_row, "
+        "bool same_label_is_positive, int? ignore_index, Tensor? temperature, Tensor? weights, bool want_temperature, "
+        "bool want_stats) -> (Tensor losses, Tensor temperature_slopes, Tensor stats)"
+    )
+    torch.library.register_fake("pairloom::pair_rows", _device_loss.fake_pair_rows, lib=library)
+    yield
+    library._destroy()
+
+
+@pytest.mark.usefixtures("kernel_without_numbers")
+@pytest.mark.parametrize(("record", "name"), DEVICE_SAMPLES)
+def test_loops_on_the_device(record, name, monkeypatch):
+    """Three chunks, all gradients and statistics."""
+    monkeypatch.setattr(_stream, "DEVICE_CHUNK_ENTRIES", 30)
+    sample: Sample = sample_named(record, name)
+    given = dict(zip(record.argument_names, record.op_arguments(sample), strict=True))
+    given |= {"needs_grad": 7 if "temperature" in given else 3, "want_stats": True}
+    outputs = _device_loss.OPERATORS[record.name](*elsewhere(given).values())
+    for output, expected in zip(outputs, record.op(*given.values()), strict=True):
+        assert output.device.type == "meta"
+        assert output.shape == expected.shape
+        assert output.dtype == expected.dtype
+
+
+STREAMED_SAMPLES = [
+    pytest.param(record, sample.name, id=f"{record.name}-{sample.name}")
+    for record in records()
+    if record.name in _stream.KERNELS
+    for sample in list(record.samples())[::4]
+]
+
+
+@pytest.mark.parametrize(("record", "name"), STREAMED_SAMPLES)
+def test_streamed_rules_on_the_device(record, name, monkeypatch):
+    """The same for rules in Python, which CUDA tensors take chunk by chunk."""
+    monkeypatch.setattr(_stream, "DEVICE_CHUNK_ENTRIES", 30)
+    sample: Sample = sample_named(record, name)
+    given = dict(zip(record.argument_names, record.op_arguments(sample), strict=True))
+    tensors = [k for k, v in given.items() if isinstance(v, torch.Tensor) and k in GRADIENT_BITS]
+    given |= {"needs_grad": sum(GRADIENT_BITS[name] for name in tensors), "want_stats": True}
+    outputs = _stream.KERNELS[record.name](*elsewhere(given).values())
+    for output, expected in zip(outputs, record.op(*given.values()), strict=True):
+        assert output.device.type == "meta"
+        assert output.shape == expected.shape
+        assert output.dtype == expected.dtype
