@@ -1,8 +1,8 @@
-"""Pair losses on a GPU beside torch and torch.compile: time, peak memory, and the share of the GPU's own rate of products.
+"""Pair losses on a GPU beside torch and torch.compile: time, peak memory, and the share of the GPU's rate of products.
 
     python -m benchmarks.gpu [--minutes 8] [--device cuda]
 
-Peers are taken in turn, medians are of five rounds at most, a peer that runs out of memory is noted as such. Without a GPU
+Peers are taken in turn, medians are of five rounds, a peer that runs out of memory is noted as such. Without a GPU
 ``--device cpu`` runs one small case, to see that the script works; nothing is written then.
 """
 

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 
-#if defined(PAIRLOOM_CUDA_ON_HOST)
-#include "on_host.h"
-#else
+#if !defined(PAIRLOOM_CUDA_ON_HOST)  // there tests/cuda_host/on_host.h is included before all else
 #include <cuda_runtime.h>
 #define PAIRLOOM_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(__VA_ARGS__)
 #endif

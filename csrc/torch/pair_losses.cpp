@@ -243,6 +243,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
       "triplet_margin(Tensor rows, Tensor? columns, Tensor row_labels, Tensor? column_labels, Tensor? weights, float margin, "
       "bool smooth_loss, float? lowest, float? highest, str similarity, str reduction, int? ignore_index, int needs_grad, "
       "bool want_stats) -> (Tensor loss, Tensor stats, Tensor d_rows, Tensor d_columns, Tensor d_weights)");
+  // Rows of a chunk on another device, whose kernel pair_rows.cu has; here there is none.
+  library.def(
+      "pair_rows(Tensor s, Tensor(a!)? slopes, str rule, float alpha, float beta, float base, float? epsilon, bool inside, int first_row, "
+      "Tensor? row_labels, Tensor? column_labels, bool self_pairs, bool target_is_row, bool same_label_is_positive, int? ignore_index, "
+      "Tensor? temperature, Tensor? weights, bool want_temperature, bool want_stats) "
+      "-> (Tensor losses, Tensor temperature_slopes, Tensor stats)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {

@@ -7,28 +7,18 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <optional>
-#include <sstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/arguments.h"
 #include "core/types.h"
 #include "cpu/kernels.h"
+#include "torch/check.h"
 
 namespace pairloom {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-
-// One sentence, without the file and line that torch's own macro would put before it.
-template <class... Parts>
-void check(bool condition, const Parts&... parts) {
-  if (condition) return;
-  std::ostringstream message;
-  (message << ... << parts);
-  throw std::runtime_error(message.str());
-}
 
 DType dtype_of(const Tensor& tensor, const char* name);
 Matrix as_matrix(const Tensor& tensor, const char* name);

@@ -14,6 +14,7 @@ LIBRARIES = {
     "onnx runtime": PACKAGE_DIR / "libpairloom_ort.so",
     "module": PACKAGE_DIR / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}",
 }
+CUDA_LIBRARY = PACKAGE_DIR / "libpairloom_cuda.so"  # where nvcc was
 CMAKE_DIR = PACKAGE_DIR / "cmake"
 
 
@@ -64,7 +65,8 @@ def build_facts() -> dict[str, Any]:
         "torch_error": torch_error,
         "cuda": build["cuda"],
         "cuda_reason": build["cuda_reason"],
-        "libraries": {name: str(path) for name, path in LIBRARIES.items()},
+        "cuda_here": cuda_here() if torch_version else "not loaded: no torch",
+        "libraries": {path.name: str(path) for path in (*LIBRARIES.values(), CUDA_LIBRARY) if path.is_file()},
         "cmake": str(CMAKE_DIR),
     }
 
@@ -85,3 +87,11 @@ def torch_built_against() -> str:
     except ImportError:
         return "unknown"
     return str(_native.build_info()["torch_version"])
+
+
+def cuda_here() -> str:
+    """Whether the kernels for CUDA are in use in this process, or why not."""
+    from pairloom import _library
+
+    _library.load()
+    return _library.load_cuda()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pairloom import _library
 from pairloom._autograd import GRADIENT_BITS
 from pairloom._dispatch import DEVICE_KERNELS
 from pairloom._stream import ChunkedSimilarity, device_chunks
@@ -182,7 +183,7 @@ OPERATORS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
 }
 
 
-def fake_pair_rows(s: Tensor, slopes: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_pair_rows(s: Tensor, slopes: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Shapes and types of the kernel's outputs, for tracing."""
     *_, want_temperature, want_stats = settings
     rows = s.shape[0]
@@ -196,8 +197,11 @@ def fake_pair_rows(s: Tensor, slopes: Tensor | None, *settings: Any) -> tuple[Te
 def register_on(key: str = "CUDA") -> torch.library.Library:
     """Make these the operators' implementation for a dispatch key; keep what is returned as long as they shall be."""
     library = torch.library.Library("pairloom", "IMPL")
-    torch.library.register_fake("pairloom::pair_rows", fake_pair_rows)
     for name, function in OPERATORS.items():
         library.impl(name, function, key)
         DEVICE_KERNELS.add(name)
     return library
+
+
+_library.load()
+torch.library.register_fake("pairloom::pair_rows", _fake_pair_rows)

@@ -3,6 +3,8 @@
 // address and ThreadSanitizer every race that the kernel's own barriers do not exclude; a thread that leaves a barrier out hangs or races.
 #pragma once
 
+#define PAIRLOOM_CUDA_ON_HOST
+
 #include <barrier>
 #include <cstdint>
 #include <cstring>

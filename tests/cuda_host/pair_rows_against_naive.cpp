@@ -1,7 +1,5 @@
 // The GPU's row kernel, run on the host, equals the definition: losses, slopes (as gradients of rows, columns and temperature) and
 // statistics, for every rule, over sizes around the edges of warps and blocks, ids and sets of labels, ignored rows with NaN in them.
-#define PAIRLOOM_CUDA_ON_HOST
-
 #include "../cpp/naive.h"
 #include "cuda/pair_rows.h"
 

@@ -17,7 +17,7 @@ HEADER = "architecture, kernel, registers, bytes spilled, bytes of shared memory
 def report(architecture: str, folder: Path) -> str:
     """One line a kernel, sorted."""
     lines = []
-    for source in sorted((ROOT / "csrc" / "cuda").glob("*.cu")):
+    for source in sorted((ROOT / "csrc" / "torch").glob("*.cu")):
         command = [
             "nvcc", "-std=c++20", "-O3", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC", "-DUSE_CUDA",
             "-DTORCH_TARGET_VERSION=0x020a000000000000", "-DTORCH_STABLE_ONLY", "-isystem",

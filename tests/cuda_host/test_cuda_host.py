@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def compiled(target: Path, source: Path, *flags: str, sources: Path = ROOT / "csrc") -> Path:
     command = [
         COMPILER, "-std=c++20", "-x", "c++", f"-DPAIRLOOM_CUDA_THREADS={THREADS}", "-pthread", *flags,
-        f"-I{sources}", f"-I{ROOT / 'csrc'}", f"-I{HERE}", str(source), "-o", str(target),
+        f"-I{sources}", f"-I{ROOT / 'csrc'}", "-include", str(HERE / "on_host.h"), str(source), "-o", str(target),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -77,11 +77,11 @@ def test_a_missing_barrier_is_found(which, tmp_path):
 # --- the loop around it -----------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def rows_on_host(tmp_path_factory) -> None:
-    """torch.ops.pairloom.pair_rows for CPU tensors: csrc/cuda/pair_rows.cu, compiled for the host."""
+    """torch.ops.pairloom.pair_rows for CPU tensors: csrc/torch/pair_rows.cu, compiled for the host."""
     of_torch = Path(torch.__file__).parent
     library = compiled(
-        tmp_path_factory.mktemp("cuda_host") / "libpair_rows.so", ROOT / "csrc" / "cuda" / "pair_rows.cu",
-        "-O2", "-shared", "-fPIC", "-DPAIRLOOM_CUDA_ON_HOST",
+        tmp_path_factory.mktemp("cuda_host") / "libpair_rows.so", ROOT / "csrc" / "torch" / "pair_rows.cu",
+        "-O2", "-shared", "-fPIC",
         "-DTORCH_TARGET_VERSION=0x020a000000000000", "-DTORCH_STABLE_ONLY", f"-isystem{of_torch / 'include'}",
         f"-L{of_torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10",
     )  # fmt: skip

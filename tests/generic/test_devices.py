@@ -37,25 +37,6 @@ DEVICE_SAMPLES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def kernel_without_numbers():
-    """torch.ops.pairloom.pair_rows as tracing sees it, if no library of kernels is there."""
-    if hasattr(torch.ops.pairloom, "pair_rows"):
-        yield
-        return
-    library = torch.library.Library("pairloom", "FRAGMENT")
-    library.define(
-        "pair_rows(Tensor s, Tensor(a!)? slopes, str rule, float alpha, float beta, float base, float? epsilon, bool inside, "
-        "int first_row, Tensor? row_labels, Tensor? column_labels, bool self_pairs, bool target_is_row, "
-        "bool same_label_is_positive, int? ignore_index, Tensor? temperature, Tensor? weights, bool want_temperature, "
-        "bool want_stats) -> (Tensor losses, Tensor temperature_slopes, Tensor stats)"
-    )
-    torch.library.register_fake("pairloom::pair_rows", _device_loss.fake_pair_rows, lib=library)
-    yield
-    library._destroy()
-
-
-@pytest.mark.usefixtures("kernel_without_numbers")
 @pytest.mark.parametrize(("record", "name"), DEVICE_SAMPLES)
 def test_loops_on_the_device(record, name, monkeypatch):
     """Three chunks, all gradients and statistics."""

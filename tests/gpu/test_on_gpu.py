@@ -1,7 +1,7 @@
-"""What only a GPU shows: kernels as nvcc compiled them, in its memory. Skipped where there is none; `make test-gpu` runs it.
+"""What only a GPU shows: kernels as nvcc compiled them, in its memory. Skipped where there is none: `make test-gpu`.
 
-Every sample of every operator that runs chunk by chunk on CUDA equals the float64 reference on the CPU, gradients too; a
-second run has the same bits, in a graph, on another stream and on another device too; memory stays linear."""
+Every sample of every operator that runs chunk by chunk on CUDA equals the CPU operator, gradients too; a second run has
+the same bits, in a graph, on another stream and on another device too; memory stays linear."""
 
 import shutil
 import subprocess

@@ -79,18 +79,32 @@ def test_missing_tool(bare: Path, tmp_path: Path, tool: str) -> None:
     assert f"{tool} was not found" in sentence(build(bare / "bin" / "python", PATH=str(programs)))
 
 
+def path_without_nvcc(folder: Path) -> str:
+    """A folder with all programs of PATH but nvcc."""
+    folder.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            target = folder / program.name
+            if not program.name.startswith("nvcc") and not target.exists() and not target.is_symlink():
+                target.symlink_to(program)
+    return str(folder)
+
+
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
         ("PAIRLOOM_SANITIZE=everything", "allowed are address, thread and undefined"),
         ("PAIRLOOM_CUDA=maybe", "allowed are AUTO, ON and OFF"),
-        ("PAIRLOOM_CUDA=ON", "has no CUDA kernels"),
+        ("PAIRLOOM_CUDA=ON", "nvcc was not found; put it on PATH, or set CUDA_HOME"),
     ],
 )
 def test_bad_option(tmp_path: Path, option: str, expected: str) -> None:
     scripts = sysconfig.get_path("scripts")
     command = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(tmp_path), f"-DPython_EXECUTABLE={sys.executable}"]
     environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
+    if option == "PAIRLOOM_CUDA=ON":
+        environment["PATH"] = f"{scripts}:{path_without_nvcc(tmp_path / 'programs')}"
+        environment = {name: value for name, value in environment.items() if name not in ("CUDA_HOME", "CUDA_PATH")}
     result = subprocess.run([*command, f"-D{option}"], env=environment, capture_output=True, text=True)
     assert result.returncode != 0
     assert expected in " ".join(result.stderr.split())

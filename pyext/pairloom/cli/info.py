@@ -53,9 +53,10 @@ def readable(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("torch built against", facts["torch_built"]),
         ("torch running", facts["torch_running"] or f"not importable: {facts['torch_error']}"),
         ("CUDA", f"{'yes' if facts['cuda'] else 'no'}: {facts['cuda_reason']}"),
+        ("  kernels in use", facts["cuda_here"]),
         ("compiler", f"{facts['compiler']} {' '.join(facts['flags'])}"),
     ]
     if facts["sanitizer"]:
         rows.append(("sanitizer", facts["sanitizer"]))
-    rows += [(f"{name} library", path) for name, path in facts["libraries"].items()]
+    rows += [("library", path) for path in facts["libraries"].values()]
     return [*rows, ("CMake package", facts["cmake"])]

@@ -3,8 +3,7 @@
 
 #include <torch/csrc/stable/tensor.h>
 
-#include <sstream>
-#include <stdexcept>
+#include "torch/check.h"
 
 #if defined(PAIRLOOM_CUDA_ON_HOST)
 #define PAIRLOOM_DEVICE_KEY CPU
@@ -19,15 +18,6 @@ namespace pairloom::cuda {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-
-// One sentence, without the file and line that torch's own macro would put before it.
-template <class... Parts>
-void check(bool condition, const Parts&... parts) {
-  if (condition) return;
-  std::ostringstream message;
-  (message << ... << parts);
-  throw std::runtime_error(message.str());
-}
 
 #if defined(PAIRLOOM_CUDA_ON_HOST)
 

@@ -1,4 +1,4 @@
-// pairloom::pair_rows for tensors of a GPU: see pair_rows.h. tests/cuda_host compiles this very file for the host.
+// pairloom::pair_rows for tensors of a GPU: see cuda/pair_rows.h. tests/cuda_host compiles this very file for the host.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 
-#include "cuda/device.h"
 #include "cuda/pair_rows.h"
 #include "rules/info_nce.h"
 #include "rules/multi_similarity.h"
 #include "rules/sup_con.h"
+#include "torch/device.h"
 
 namespace pairloom::cuda {
 namespace {
@@ -135,14 +135,7 @@ std::tuple<Tensor, Tensor, Tensor> pair_rows_op(const Tensor& s, std::optional<T
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
-  library.def(
-      "pair_rows(Tensor s, Tensor(a!)? slopes, str rule, float alpha, float beta, float base, float? epsilon, bool inside, int first_row, "
-      "Tensor? row_labels, Tensor? column_labels, bool self_pairs, bool target_is_row, bool same_label_is_positive, int? ignore_index, "
-      "Tensor? temperature, Tensor? weights, bool want_temperature, bool want_stats) "
-      "-> (Tensor losses, Tensor temperature_slopes, Tensor stats)");
-}
-
+// The schema stands with those of the losses, in pair_losses.cpp.
 STABLE_TORCH_LIBRARY_IMPL(pairloom, PAIRLOOM_DEVICE_KEY, library) { library.impl("pair_rows", TORCH_BOX(&pair_rows_op)); }
 
 }  // namespace pairloom::cuda
