@@ -40,7 +40,12 @@ def test_includes_point_downwards(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CSRC)))
 def test_only_the_torch_folder_includes_torch(path: Path) -> None:
     foreign = ("torch/", "ATen/", "c10/", "pybind11/", "Python.h", "onnxruntime", "cuda_runtime", "omp.h")
-    allowed = {"torch": ("torch/", "cuda_runtime"), "python": ("pybind11/",), "ort": ("onnxruntime",), "cuda": ("cuda_runtime",)}
+    allowed = {
+        "torch": ("torch/", "cuda_runtime"),
+        "python": ("pybind11/",),
+        "ort": ("onnxruntime",),
+        "cuda": ("cuda_runtime",),
+    }
     folder = path.relative_to(CSRC).parts[0]
     for _, target in includes(path):
         if target.startswith(foreign):
