@@ -16,7 +16,7 @@ from pairloom._dispatch import in_transform, needs_reference, scripted_as, witho
 from pairloom._gallery_blocks import block_rows, topk_in_blocks
 from pairloom._id_lists import IdLists, id_lists, id_lists_in_graph
 from pairloom._progress import progress_bar
-from pairloom._registry import OpRecord, Sample, register
+from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom._stream import DEVICE_CHUNK_ENTRIES
 from pairloom.gallery import Gallery, Int8Gallery
 from pairloom.reference.similarity import compute_dtype, unit_rows
@@ -322,5 +322,6 @@ record = register(
         fake=_fake,
         setup_context=_setup_context,
         backward=_backward,
+        support=Support(cuda="chunks"),
     )
 )

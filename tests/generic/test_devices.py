@@ -29,6 +29,12 @@ def test_public_functions(record, name):
         assert all(x is None or x.device.type == "meta" for x in gradients)
 
 
+def test_the_table_of_support_says_what_runs():
+    for record in records():
+        kernel, chunks = record.name in _device_loss.OPERATORS, record.name in _stream.KERNELS or record.name == "topk"
+        assert record.support.cuda == ("kernel" if kernel else "chunks" if chunks else "formula"), record.name
+
+
 DEVICE_SAMPLES = [
     pytest.param(record, sample.name, id=f"{record.name}-{sample.name}")
     for record in records()

@@ -174,6 +174,7 @@ record = register(
             torchscript=False,
             standalone=False,
             true_gradient=False,
+            cuda="chunks",
             double_backward=False,  # with constant weights, not the derivative of the gradient
         ),
     )

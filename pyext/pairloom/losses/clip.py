@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
 from pairloom._labels import operator_labels
-from pairloom._registry import OpRecord, Sample, register
+from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows
 
@@ -285,4 +285,13 @@ def _samples(
     yield Sample("strided", {**pair, "image": image.repeat(1, 2)[:, ::2], "text": text.T.contiguous().T}, both)
 
 
-record = register(OpRecord(name="clip", function=clip, module=CLIPLoss, reference=reference.clip, samples=_samples))
+record = register(
+    OpRecord(
+        name="clip",
+        function=clip,
+        module=CLIPLoss,
+        reference=reference.clip,
+        samples=_samples,
+        support=Support(cuda="kernel"),
+    )
+)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pairloom import _checks, reference
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
 from pairloom._labels import operator_labels
-from pairloom._registry import OpRecord, Sample, register
+from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows
 
@@ -386,5 +386,12 @@ def _samples(
 
 
 record = register(
-    OpRecord(name="info_nce", function=info_nce, module=InfoNCELoss, reference=reference.info_nce, samples=_samples)
+    OpRecord(
+        name="info_nce",
+        function=info_nce,
+        module=InfoNCELoss,
+        reference=reference.info_nce,
+        samples=_samples,
+        support=Support(cuda="kernel"),
+    )
 )

@@ -12,7 +12,7 @@ from pairloom import _checks, reference
 from pairloom._checks import SIMILARITIES
 from pairloom._dispatch import gradient_bits, pair_loss, scripted_as
 from pairloom._labels import operator_labels
-from pairloom._registry import OpRecord, Sample, register
+from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows, is_distance
 from pairloom.losses._labelled import LabelledLoss, check_labelled
@@ -314,5 +314,6 @@ record = register(
         module=MultiSimilarityLoss,
         reference=reference.multi_similarity,
         samples=_samples,
+        support=Support(cuda="kernel"),
     )
 )

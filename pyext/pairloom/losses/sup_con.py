@@ -12,7 +12,7 @@ from pairloom import _checks, reference
 from pairloom._checks import SIMILARITIES
 from pairloom._dispatch import as_temperature, gradient_bits, pair_loss, scripted_as
 from pairloom._labels import operator_labels
-from pairloom._registry import OpRecord, Sample, register
+from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom._stats import PairStats
 from pairloom.losses._distances import compared_rows
 from pairloom.losses._labelled import LabelledLoss, check_labelled
@@ -291,5 +291,6 @@ record = register(
         module=SupConLoss,
         reference=reference.sup_con,
         samples=_samples,
+        support=Support(cuda="kernel"),
     )
 )
