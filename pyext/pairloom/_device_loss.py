@@ -205,3 +205,4 @@ def register_on(key: str = "CUDA") -> torch.library.Library:
 
 _library.load()
 torch.library.register_fake("pairloom::pair_rows", _fake_pair_rows)
+_registration = register_on("CUDA") if _library.load_cuda() == "loaded" else None

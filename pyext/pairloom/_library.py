@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 LIBRARY = Path(__file__).with_name("libpairloom_torch.so")
 CUDA_LIBRARY = Path(__file__).with_name("libpairloom_cuda.so")
-_on_cuda: list[Any] = []  # the registration of what runs there
+_cuda_loaded: list[bool] = []
 
 
 def load() -> None:
@@ -36,22 +35,19 @@ def load() -> None:
 
 
 def load_cuda() -> str:
-    """Register the kernels for CUDA, once and where torch has CUDA. What came of it, in words."""
+    """Load the kernels for CUDA, once and where torch has CUDA. What came of it, in words."""
     import torch
 
-    if _on_cuda:
-        return "loaded"
     if not CUDA_LIBRARY.is_file():
         return "not built"
     if torch.version.cuda is None:
         return "not loaded: this torch has no CUDA"
-    try:
-        torch.ops.load_library(str(CUDA_LIBRARY))
-    except (OSError, RuntimeError) as error:
-        return f"not loaded: {str(error.__cause__ or error).strip().splitlines()[0]}"
-    from pairloom._device_loss import register_on
-
-    _on_cuda.append(register_on("CUDA"))
+    if not _cuda_loaded:
+        try:
+            torch.ops.load_library(str(CUDA_LIBRARY))
+        except (OSError, RuntimeError) as error:
+            return f"not loaded: {str(error.__cause__ or error).strip().splitlines()[0]}"
+        _cuda_loaded.append(True)
     return "loaded"
 
 

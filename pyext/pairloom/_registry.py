@@ -196,7 +196,6 @@ _records: dict[str, OpRecord] = {}
 def register(record: OpRecord) -> OpRecord:
     """Load the operators, give this one its shapes and gradients, and list it."""
     _library.load()
-    _library.load_cuda()
     if record.backward is None:
         PairLossFormula(record.op, record.reference).register()
     else:
@@ -251,11 +250,12 @@ def support_table() -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
-        "CUDA: *kernel* - compiled for the GPU, proven on the host (`tests/cuda_host`), **not yet run on a GPU**; *chunks* - plain",
-        "torch in linear memory, not yet run on a GPU either; *formula* - plain torch on the whole matrix.",
+        "CUDA: *kernel* - compiled for the GPU, proven on the host (`tests/cuda_host`), **not yet run on a GPU**;",
+        "*chunks* - plain torch in linear memory, not yet run on a GPU either; *formula* - plain torch on the whole",
+        "matrix.",
         "",
-        "Second derivatives, `torch.func` transforms and *formula* use the plain-torch reference of the operator: exact, but with",
-        "O(N M) memory. ONNX export writes the same reference in standard operators.",
+        "Second derivatives, `torch.func` transforms and *formula* use the plain-torch reference of the operator: exact,",
+        "but with O(N M) memory. ONNX export writes the same reference in standard operators.",
     ]
     return "\n".join(lines)
 

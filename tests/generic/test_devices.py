@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pairloom import _device_loss, _stream
+from pairloom import _device_loss, _library, _stream
 from pairloom._autograd import GRADIENT_BITS
 from pairloom._registry import Sample, records
 from tests.generic.common import every_sample, outputs_of, sample_named
@@ -27,6 +27,11 @@ def test_public_functions(record, name):
     if losses:
         gradients = torch.autograd.grad(losses, list(fresh.values()), allow_unused=True)
         assert all(x is None or x.device.type == "meta" for x in gradients)
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch has no CUDA")
+def test_the_library_of_kernels_loads_beside_a_torch_with_cuda():
+    assert _library.load_cuda() in ("loaded", "not built")
 
 
 def test_the_table_of_support_says_what_runs():

@@ -1,5 +1,6 @@
 """Losses as modules: settings in the constructor, tensors in the call. One file per loss."""
 
+from pairloom import _device_loss as _device_loss  # what the operators do on CUDA
 from pairloom.losses._translate import PeerKeywords, ProxyKeywords
 from pairloom.losses.batch_hard_triplet import BatchHardTripletLoss
 from pairloom.losses.binomial_deviance import BinomialDevianceLoss
