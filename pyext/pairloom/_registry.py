@@ -254,8 +254,8 @@ def support_table() -> str:
         "*chunks* - plain torch in linear memory, not yet run on a GPU either; *formula* - plain torch on the whole",
         "matrix.",
         "",
-        "Second derivatives, `torch.func` transforms and *formula* use the plain-torch reference of the operator: exact,",
-        "but with O(N M) memory. ONNX export writes the same reference in standard operators.",
+        "Second derivatives, `torch.func` transforms and *formula* use the plain-torch reference of the operator:",
+        "exact, but with O(N M) memory. ONNX export writes the same reference in standard operators.",
     ]
     return "\n".join(lines)
 
