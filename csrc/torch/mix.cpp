@@ -70,7 +70,12 @@ std::tuple<Tensor, Tensor, Tensor> mix_gradients(const Tensor& d_mixed, const Te
                                                  int64_t needs_grad) {
   MixArguments arguments(x, others, first, partner, lam, normalize);
   const MixCall& known = arguments.call;
-  MixGradientsCall call{.mix = known, .d_mixed = as_matrix(d_mixed, "d_mixed"), .one_batch = !others.has_value()};
+  MixGradientsCall call{.mix = known,
+                        .d_mixed = as_matrix(d_mixed, "d_mixed"),
+                        .one_batch = !others.has_value(),
+                        .d_x = nullptr,
+                        .d_others = nullptr,
+                        .d_lambda = nullptr};
   check(call.d_mixed.rows == known.count && call.d_mixed.dim == known.x.dim, "d_mixed must have the shape of what mix returned");
   const auto wanted = [&](MixGradient which, std::vector<int64_t> sizes) {
     const bool made = (needs_grad & which) != 0;
@@ -93,6 +98,14 @@ std::tuple<Tensor, Tensor, Tensor> mix_gradients(const Tensor& d_mixed, const Te
 STABLE_TORCH_LIBRARY_FRAGMENT(pairloom, library) {
   library.def("mix(" PAIRLOOM_MIX_ARGUMENTS ") -> Tensor");
   library.def("mix_gradients(Tensor d_mixed, " PAIRLOOM_MIX_ARGUMENTS ", int needs_grad) -> (Tensor d_x, Tensor d_others, Tensor d_lam)");
+  // Parts of these on another device, whose kernels mix_rows.cu has; here there are none.
+  library.def("mix_rows(Tensor x, Tensor others, Tensor? first, Tensor partner, Tensor lam, bool normalize) -> Tensor");
+  library.def(
+      "mix_through(Tensor d_mixed, Tensor x, Tensor others, Tensor? first, Tensor partner, Tensor lam, bool normalize, bool want_lambda) "
+      "-> (Tensor g, Tensor d_lam)");
+  library.def(
+      "sum_parents(Tensor g, int parents, Tensor partner, Tensor lam, bool in_order, Tensor? first_begin, Tensor? first_order, "
+      "Tensor? partner_begin, Tensor? partner_order) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(pairloom, CPU, library) {

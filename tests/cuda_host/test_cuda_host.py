@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pairloom import _device_loss, _stream
+from pairloom import _device_loss, _device_mix, _stream
 from pairloom._autograd import GRADIENT_BITS
 from pairloom._registry import records
 from tests.packaging.build_tree import ROOT
@@ -75,17 +75,26 @@ def test_a_missing_barrier_is_found(which, tmp_path):
 
 
 # --- the loop around it -----------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def rows_on_host(tmp_path_factory) -> None:
-    """torch.ops.pairloom.pair_rows for CPU tensors: csrc/torch/pair_rows.cu, compiled for the host."""
+def load_on_host(folder: Path, stem: str) -> None:
+    """The operators of csrc/torch/<stem>.cu for CPU tensors, compiled for the host."""
     of_torch = Path(torch.__file__).parent
     library = compiled(
-        tmp_path_factory.mktemp("cuda_host") / "libpair_rows.so", ROOT / "csrc" / "torch" / "pair_rows.cu",
+        folder / f"lib{stem}.so", ROOT / "csrc" / "torch" / f"{stem}.cu",
         "-O2", "-shared", "-fPIC",
         "-DTORCH_TARGET_VERSION=0x020a000000000000", "-DTORCH_STABLE_ONLY", f"-isystem{of_torch / 'include'}",
         f"-L{of_torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10",
     )  # fmt: skip
     torch.ops.load_library(str(library))
+
+
+@pytest.fixture(scope="module")
+def rows_on_host(tmp_path_factory) -> None:
+    load_on_host(tmp_path_factory.mktemp("cuda_host"), "pair_rows")
+
+
+@pytest.fixture(scope="module")
+def mix_on_host(tmp_path_factory) -> None:
+    load_on_host(tmp_path_factory.mktemp("cuda_host"), "mix_rows")
 
 
 def cases():
@@ -203,6 +212,45 @@ def test_half_precision_products(name, monkeypatch):
         if ours.numel() == 0:  # one batch
             continue
         assert (ours.double() - wanted).abs().max() <= 3e-2 * wanted.abs().max().clamp(min=1e-3)
+
+
+# --- mixtures ---------------------------------------------------------------------------------------------------------
+MIX = next(record for record in records() if record.name == "mix")
+
+
+@pytest.mark.usefixtures("mix_on_host")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [sample.name for sample in MIX.samples()])
+def test_mixtures_equal_the_operator(name, dtype):
+    """Values, and the gradients of rows, partners and shares, over rows shorter and longer than a block."""
+    for shape in ((5, 7, 3), (2, 3, THREADS + 5), (0, 3, 2)):
+        sample = next(s for s in MIX.samples(dtype=dtype, shape=shape, seed=4) if s.name == name)
+        given = MIX.op_arguments(sample)
+        mixed, expected = _device_mix.mix(*given), MIX.op(*given)
+        tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-6}
+        torch.testing.assert_close(mixed, expected, **tolerance)
+        upstream = torch.linspace(-1, 2, mixed.numel(), dtype=mixed.dtype).view(mixed.shape)
+        for bits in (1, 2, 4, 7) if dtype == torch.float64 else (7,):
+            ours = _device_mix.mix_gradients(upstream, *given, bits)
+            wanted = torch.ops.pairloom.mix_gradients(upstream, *given, bits)
+            for a, b in zip(ours, wanted, strict=True):
+                torch.testing.assert_close(a, b, **tolerance)
+
+
+@pytest.mark.usefixtures("mix_on_host")
+def test_mixtures_of_odd_rows():
+    """Antipodal, zero, NaN, huge; and one row that is everybody's partner."""
+    huge = torch.finfo(torch.float64).max / 4
+    x = torch.tensor([[3.0, -4.0], [-3.0, 4.0], [0.0, 0.0], [torch.nan, 1.0], [huge, huge]], dtype=torch.float64)
+    partner, lam = torch.tensor([1, 2, 2, 0, 4]), torch.tensor([0.5, 0.25, 0.5, 0.5, 0.5], dtype=torch.float64)
+    for normalize in (False, True):
+        given = (x, None, None, partner, lam, normalize)
+        torch.testing.assert_close(_device_mix.mix(*given), MIX.op(*given), equal_nan=True)
+    hub = (x[:3], None, None, torch.zeros(3, dtype=torch.int64), torch.tensor(0.3, dtype=torch.float64), True)
+    ours = _device_mix.mix_gradients(torch.ones(3, 2, dtype=torch.float64), *hub, 7)
+    wanted = torch.ops.pairloom.mix_gradients(torch.ones(3, 2, dtype=torch.float64), *hub, 7)
+    for a, b in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 # --- what nvcc makes of it --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pairloom import _device_loss, _library, _stream
+from pairloom import _device_loss, _device_mix, _library, _stream
 from pairloom._autograd import GRADIENT_BITS
 from pairloom._registry import Sample, records
 from tests.generic.common import every_sample, outputs_of, sample_named
@@ -36,7 +36,8 @@ def test_the_library_of_kernels_loads_beside_a_torch_with_cuda():
 
 def test_the_table_of_support_says_what_runs():
     for record in records():
-        kernel, chunks = record.name in _device_loss.OPERATORS, record.name in _stream.KERNELS or record.name == "topk"
+        kernel = record.name in _device_loss.OPERATORS or record.name == "mix"
+        chunks = record.name in _stream.KERNELS or record.name == "topk"
         assert record.support.cuda == ("kernel" if kernel else "chunks" if chunks else "formula"), record.name
 
 
@@ -83,3 +84,19 @@ def test_streamed_rules_on_the_device(record, name, monkeypatch):
         assert output.device.type == "meta"
         assert output.shape == expected.shape
         assert output.dtype == expected.dtype
+
+
+@pytest.mark.parametrize(
+    "sample", [pytest.param(s, id=s.name) for r in records() if r.name == "mix" for s in r.samples()]
+)
+def test_mix_on_the_device(sample):
+    record = next(record for record in records() if record.name == "mix")
+    given = dict(zip(record.argument_names, record.op_arguments(sample), strict=True))
+    there = elsewhere(given)
+    mixed = _device_mix.mix(*there.values())
+    expected = record.op(*given.values())
+    assert (mixed.device.type, mixed.shape, mixed.dtype) == ("meta", expected.shape, expected.dtype)
+    made = _device_mix.mix_gradients(mixed, *there.values(), 7)
+    wanted = torch.ops.pairloom.mix_gradients(expected, *given.values(), 7)
+    for output, like in zip(made, wanted, strict=True):
+        assert (output.device.type, output.shape, output.dtype) == ("meta", like.shape, like.dtype)

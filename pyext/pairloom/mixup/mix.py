@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._device_mix import GRADIENT_BITS
 from pairloom._dispatch import needs_reference, scripted_as, without_autocast
-from pairloom._registry import OpRecord, Sample, register
+from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom.mixup._shares import share
 from pairloom.reference.similarity import compute_dtype
-
-GRADIENT_BITS = {"x": 1, "others": 2, "lam": 4}
-"""Bits of ``needs_grad`` of the operator ``mix_gradients``."""
 
 
 def _mix_script(
@@ -98,7 +96,7 @@ def mix(
             f"partner has {partner.shape[0]} values for {x.shape[0]} rows of x; without first there is one for each"
         )
     part = share("lam", lam, [(), (partner.shape[0],)]).to(x.device)
-    if needs_reference(x):
+    if needs_reference(x, "mix"):
         mixed = without_autocast(reference.mix, rows, pool, first, partner, part, normalize)
     else:
         mixed = torch.ops.pairloom.mix(rows, pool, first, partner, part, normalize)
@@ -213,6 +211,7 @@ record = register(
         fake=_fake,
         setup_context=_setup_context,
         backward=_backward,
+        support=Support(cuda="kernel"),
     )
 )
 torch.library.register_fake("pairloom::mix_gradients", _gradients_fake)
