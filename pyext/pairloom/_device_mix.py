@@ -1,4 +1,4 @@
-"""Mixtures of pairs of rows on a GPU, by the kernels of csrc/cuda/mix_rows.h; nothing is read back, nothing is atomic."""
+"""Mixtures of pairs of rows on a GPU, by the kernels of csrc/cuda/mix_rows.h; nothing is read back or atomic."""
 
 from __future__ import annotations
 
