@@ -166,7 +166,7 @@ ODD = torch.tensor([0.5, math.nan])
 WRONG: list[tuple[str, Rows, dict[str, Any], type[Exception], str]] = [
     ("recall_at_k", (X, Y), {"k": 0}, ValueError, "k is 0; it must be 1 or more"),
     ("recall_at_k", (X, Y), {"k": 2.5}, TypeError, "k is 2.5; it must be an integer"),
-    ("ndcg_at_k", (X, Y), {"k": -1}, ValueError, "k is -1; it must be 0 or more"),
+    ("ndcg_at_k", (X, Y), {"k": -1}, ValueError, "k is -1; it must be 1 or more"),
     ("ndcg_at_k", (X, Y), {"k": True}, TypeError, "k is True; it must be an integer"),
     ("error_rates", (X, Y), {"thresholds": [0.5]}, TypeError, "thresholds is list; it must be a float tensor"),
     ("error_rates", (X, Y), {"thresholds": Y}, TypeError, "thresholds is torch.int64; it must be a float tensor"),

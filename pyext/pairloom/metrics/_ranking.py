@@ -53,9 +53,7 @@ def check_search(
     k: int = 1,
 ) -> None:
     """The arguments of every metric that searches, before anything is computed."""
-    _checks.count("k", k)
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be 1 or more")
+    _checks.count("k", k, least=1)
     _checks.embeddings("queries", queries, gallery=gallery)
     _checks.labels("query_labels", query_labels, "queries", queries)
     _checks.given_together("gallery_labels", gallery_labels, "gallery", gallery, "pass both, or neither")
