@@ -224,12 +224,12 @@ def finite_number(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value}; it must be finite")
 
 
-def count(name: str, value: Any) -> None:
-    """An integer >= 0."""
+def count(name: str, value: Any, least: int = 0) -> None:
+    """An integer, at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, (Integral, torch.SymInt)):
         raise TypeError(f"{name} is {value!r}; it must be an integer")
-    if value < 0:
-        raise ValueError(f"{name} is {value}; it must be 0 or more")
+    if value < least:
+        raise ValueError(f"{name} is {value}; it must be {least} or more")
     if isinstance(value, Integral) and int(value) >= 2**31:
         raise ValueError(f"{name} is {value}; it must be below 2**31")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pairloom._stats import pair_stats
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])  # classes are callable too
 
 
 def scripted_as(twin: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -26,6 +26,32 @@ def scripted_as(twin: Callable[..., Any]) -> Callable[[Function], Function]:
         return function
 
     return mark
+
+
+def no_torchscript(name: str) -> RuntimeError:
+    """Why a loss does not script, in one sentence with the way out; torch's own speaks of its compiler."""
+    return RuntimeError(
+        f"{name} has no TorchScript form, because part of it is computed in Python; save it with torch.export instead"
+    )
+
+
+def not_scripted(loss: Function) -> Function:
+    """Functions and modules that TorchScript refuses, wherever they are called or held: `no_torchscript`."""
+
+    def refuse(*_: Any) -> None:
+        raise no_torchscript(loss.__name__)
+
+    loss.__prepare_scriptable__ = refuse  # type: ignore[attr-defined]
+    return loss
+
+
+def twin_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What TorchScript compiles for this function (`scripted_as`); None if it refuses."""
+    try:
+        twin: Callable[..., Any] = function.__prepare_scriptable__()  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):
+        return None
+    return twin
 
 
 DEVICE_KERNELS: set[str] = set()

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pairloom import _library
 from pairloom._autograd import PairLossFormula
+from pairloom._dispatch import not_scripted, twin_of
 
 MODULES = (
     "pairloom.similarity",
@@ -38,6 +39,19 @@ MODULES = (
     "pairloom.mixup.mix",
 )
 """Every module that registers an operator, in the order of the documentation."""
+
+COMPOSED = (
+    ("nt_xent", "NTXentLoss", ("info_nce",)),
+    ("moco", "MoCoLoss", ("info_nce",)),
+    ("multiple_negatives_ranking", "MultipleNegativesRankingLoss", ("info_nce",)),
+    ("n_pairs", "NPairsLoss", ("info_nce",)),
+    ("normalized_softmax", "NormalizedSoftmaxLoss", ("sup_con",)),
+    ("proxy_nca", "ProxyNCALoss", ("sup_con", "dcl")),
+    ("lifted_structure_pairs", "LiftedStructureLoss", ("pairwise_similarity",)),
+    ("dhel", "DHELLoss", ("pairwise_similarity",)),
+    ("gist", "GISTEmbedLoss", ("pairwise_similarity",)),
+)
+"""Losses without an operator of their own: function, module, and the operators that they call."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +210,8 @@ _records: dict[str, OpRecord] = {}
 def register(record: OpRecord) -> OpRecord:
     """Load the operators, give this one its shapes and gradients, and list it."""
     _library.load()
+    if not record.support.torchscript:
+        not_scripted(record.function)
     if record.backward is None:
         PairLossFormula(record.op, record.reference).register()
     else:
@@ -249,6 +265,19 @@ def support_table() -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
+        "",
+        "Losses that have no operator of their own, and call those of others:",
+        "",
+        "| function | module | calls | TorchScript |",
+        "|---|---|---|---|",
+    ]
+    for function, module, operators in COMPOSED:
+        found = getattr(importlib.import_module(f"pairloom.losses.{function}"), function)
+        calls = ", ".join(f"`pairloom::{operator}`" for operator in operators)
+        lines.append(f"| `{function}` | `{module}` | {calls} | {'yes' if twin_of(found) else 'no'} |")
+    lines += [
+        "",
+        "A loss without a TorchScript form says so when it is scripted; all of them can be saved with `torch.export`.",
         "",
         "CUDA: *kernel* - compiled for the GPU, proven on the host (`tests/cuda_host`), **not yet run on a GPU**;",
         "*chunks* - plain torch in linear memory, not yet run on a GPU either; *formula* - plain torch on the whole",

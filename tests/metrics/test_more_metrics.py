@@ -138,7 +138,8 @@ def test_geometry():
     assert alignment(x[:45], y, alpha=1) == pytest.approx((x[:45] - y).norm(dim=1).mean().item(), rel=1e-6)
     far = torch.tensor([[0.0], [100.0]])
     assert uniformity(far) == pytest.approx(-20000)
-    assert effective_rank(torch.zeros(3, 2)) == effective_rank(torch.empty(0, 2)) == 0
+    assert effective_rank(torch.zeros(3, 2)) == 0
+    assert effective_rank(torch.eye(2).double() * 1e308) == pytest.approx(2)
     assert math.isnan(uniformity(x[:1]))
     assert math.isnan(alignment(x[:0], x[:0]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +52,28 @@ def less_noise() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """What this package refused while torch traced a module, as it was said: the exporter hides it in a long report."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not _is_own(cause):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None
+
+
+def _is_own(error: BaseException) -> bool:
+    """Whether a function of this package refused an argument."""
+    if not isinstance(error, (TypeError, ValueError)):
+        return False
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return modules[-1:] != [] and modules[-1].split(".")[0] == "pairloom"
 
 
 def without_traces(graph: Any) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pairloom._registry import records
 from pairloom.export._common import as_tuple, batch_shapes, compare, inference
-from pairloom.export._onnx import less_noise, need, onnx_runtime, without_traces
+from pairloom.export._onnx import less_noise, need, onnx_runtime, own_errors, without_traces
 from pairloom.reference._rows import standard_log1p
 from pairloom.reference.triplet_margin import standard_searchsorted
 
@@ -53,7 +53,8 @@ def module_to_onnx(
 
     Raises:
         ImportError: onnx, onnxscript or onnxruntime is missing.
-        ValueError: the arguments cannot be one dynamic batch.
+        ValueError, TypeError: the arguments cannot be one dynamic batch, or a function of this package refuses what
+            the module hands it.
         RuntimeError: the graph holds other than standard operators, or its outputs differ from the module's.
 
     Example:
@@ -72,7 +73,7 @@ def module_to_onnx(
     args = tuple(args)
     if dynamic_shapes is None and dynamic_batch:
         dynamic_shapes = batch_shapes(args)
-    with inference(module), less_noise():
+    with inference(module), less_noise(), own_errors():
         program = torch.onnx.export(
             module,
             args,

@@ -22,7 +22,7 @@ def to_torchscript(
     ``dlopen`` or linking of the same library in C++. No Python of this package is needed to run it.
 
     Args:
-        module: what to export; it must be scriptable, as all modules of this package are.
+        module: what to export; it must be scriptable; docs/support.md says which losses are.
         path: the file to write.
         args: example arguments; when given, the written file is loaded and compared with the module.
         tolerance: largest difference of float outputs, absolute and relative.
@@ -31,7 +31,8 @@ def to_torchscript(
         The path.
 
     Raises:
-        RuntimeError: the outputs of the loaded file differ from the module's.
+        RuntimeError: a loss of this package without a TorchScript form (`torch.export` saves it), or the outputs of the
+            loaded file differ from the module's.
 
     Example:
         >>> import tempfile, torch, pairloom

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks, reference
-from pairloom._dispatch import as_temperature, gradient_bits, pair_loss
+from pairloom._dispatch import as_temperature, gradient_bits, no_torchscript, pair_loss, twin_of
 from pairloom._labels import operator_labels
 from pairloom._stats import PairStats
 from pairloom._stream import RULES
@@ -356,13 +356,14 @@ class LabelledLoss(nn.Module):
     def __prepare_scriptable__(self) -> LabelledLoss:
         """TorchScript has no keywords that are known at run time only: it gets the settings as one tuple."""
         name = type(self).__name__
-        if not hasattr(self.function, "__prepare_scriptable__"):
-            raise RuntimeError(f"{name} has no TorchScript form: its operator exists in Python only; use torch.compile")
+        twin = twin_of(self.function)
+        if twin is None:
+            raise no_torchscript(name)
         for given in ("reducer", "embedding_regularizer", "collect_stats"):
             if getattr(self, given) not in (None, False):
                 raise RuntimeError(f"{name} has a {given}, which TorchScript cannot compile; leave it out")
         # In the order of the function that is compiled: between labels of the references and weights.
-        names = list(inspect.signature(self.function.__prepare_scriptable__()).parameters)[4:-2]
+        names = list(inspect.signature(twin).parameters)[4:-2]
         self.scripted_settings = tuple(getattr(self, name) for name in names)
         return self
 

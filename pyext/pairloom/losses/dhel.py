@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
-from pairloom._dispatch import as_temperature
+from pairloom._dispatch import as_temperature, not_scripted
 from pairloom.losses._pairs import paired_similarity
 from pairloom.reference._rows import log_sum_exp, reduce_rows
 from pairloom.reference.similarity import compute_dtype
 from pairloom.streaming import RowContext, stream_rows
 
 
+@not_scripted
 def dhel(
     first: Tensor,
     second: Tensor,
@@ -87,6 +88,7 @@ def dhel(
     return reduce_rows(row_loss, torch.ones_like(row_loss, dtype=torch.bool), weights, reduction)
 
 
+@not_scripted
 class DHELLoss(nn.Module):
     """DHEL as a module; all about it stands at `pairloom.functional.dhel`.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
-from pairloom._dispatch import as_temperature
+from pairloom._dispatch import as_temperature, not_scripted
 from pairloom.losses._pairs import paired_similarity
 from pairloom.reference._rows import log_sum_exp, reduce_rows, softplus
 from pairloom.reference.similarity import compute_dtype, unit_rows
@@ -17,6 +17,7 @@ from pairloom.streaming import RowContext, stream_rows
 MARGINS = ("absolute", "relative")
 
 
+@not_scripted
 def gist(
     anchor: Tensor,
     positive: Tensor,
@@ -178,6 +179,7 @@ def _check_settings(margin: float, margin_kind: str) -> None:
     _checks.choice("margin_kind", margin_kind, MARGINS)
 
 
+@not_scripted
 class GISTEmbedLoss(nn.Module):
     """GISTEmbed as a module; all about it stands at `pairloom.functional.gist`. The guide's embeddings are arguments.
 

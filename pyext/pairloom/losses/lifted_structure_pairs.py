@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks
+from pairloom._dispatch import not_scripted
 from pairloom.losses._distances import compared_rows, is_distance
 from pairloom.losses._labelled import DISTANCES, check_labelled
 from pairloom.losses._mined import LabelledPairs, MinedPairs, mined_pairs
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@not_scripted
 def lifted_structure_pairs(
     embeddings: Tensor,
     labels: Tensor | None = None,

@@ -9,10 +9,34 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
+from pairloom._dispatch import scripted_as
 from pairloom._stats import PairStats
 from pairloom.losses.info_nce import info_nce
 
 
+def _moco_script(
+    query: Tensor,
+    key: Tensor,
+    queue: Tensor | None,
+    temperature: Tensor | float = 0.07,
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+) -> Tensor:
+    return info_nce(
+        query,
+        key.detach(),
+        None if queue is None else queue.detach(),
+        temperature=temperature,
+        ids=torch.zeros(query.shape[0], dtype=torch.int64, device=query.device),
+        similarity=similarity,
+        reduction=reduction,
+        weights=weights,
+        ignore_index=None,
+    )
+
+
+@scripted_as(_moco_script)
 def moco(
     query: Tensor,
     key: Tensor,
@@ -109,22 +133,30 @@ class MoCoLoss(nn.Module):
         _checks.positive_number("temperature", temperature)
         _checks.choice("similarity", similarity, _checks.LOSS_SIMILARITIES)
         _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        self.settings: dict[str, Any] = {
-            "temperature": temperature,
-            "similarity": similarity,
-            "reduction": reduction,
-        }
+        self.temperature = float(temperature)
+        self.similarity = similarity
+        self.reduction = reduction
 
     def forward(self, query: Tensor, key: Tensor, queue: Tensor | None) -> Tensor:
         """The loss; arguments as in `pairloom.functional.moco`."""
-        value: Tensor = moco(query, key, queue, **self.settings)
+        value: Tensor = moco(
+            query, key, queue, temperature=self.temperature, similarity=self.similarity, reduction=self.reduction
+        )
         return value
 
     def with_stats(self, query: Tensor, key: Tensor, queue: Tensor | None) -> tuple[Tensor, PairStats]:
         """The loss and the statistics of its pairs, from the same pass."""
-        value, stats = moco(query, key, queue, return_stats=True, **self.settings)
+        value, stats = moco(
+            query,
+            key,
+            queue,
+            temperature=self.temperature,
+            similarity=self.similarity,
+            reduction=self.reduction,
+            return_stats=True,
+        )
         return value, stats
 
     def extra_repr(self) -> str:
         """The settings."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        return f"temperature={self.temperature}, similarity={self.similarity!r}, reduction={self.reduction!r}"

@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
+from pairloom._dispatch import scripted_as
 from pairloom.losses.info_nce import info_nce
 
+if TYPE_CHECKING:
+    Negatives = Tensor | Sequence[Tensor] | None
+else:
+    Negatives = Tensor | list[Tensor] | None  # TorchScript knows no other sequence
 
+
+def _multiple_negatives_ranking_script(
+    anchor: Tensor,
+    positive: Tensor,
+    negatives: Tensor | list[Tensor] | None = None,
+    scale: float = 20.0,
+    symmetric: bool = False,
+    ids: Tensor | None = None,
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    candidates: Tensor | None = None
+    if negatives is not None:
+        if isinstance(negatives, Tensor):
+            candidates = negatives
+        elif len(negatives) > 0:
+            candidates = torch.cat(negatives)
+    loss = info_nce(
+        anchor, positive, candidates, temperature=1 / scale, ids=ids, similarity=similarity, reduction=reduction,
+        weights=weights, ignore_index=ignore_index,
+    )  # fmt: skip
+    if not symmetric:
+        return loss
+    back = info_nce(
+        positive, anchor, temperature=1 / scale, ids=ids, similarity=similarity, reduction=reduction,
+        weights=weights, ignore_index=ignore_index,
+    )  # fmt: skip
+    return (loss + back) / 2
+
+
+@scripted_as(_multiple_negatives_ranking_script)
 def multiple_negatives_ranking(
     anchor: Tensor,
     positive: Tensor,
@@ -126,24 +164,36 @@ class MultipleNegativesRankingLoss(nn.Module):
         super().__init__()
         _checks.positive_number("scale", scale)
         _checks.loss_settings(similarity, reduction, ignore_index)
-        self.settings: dict[str, Any] = {
-            "scale": scale,
-            "symmetric": symmetric,
-            "similarity": similarity,
-            "reduction": reduction,
-            "ignore_index": ignore_index,
-        }
+        _checks.flag("symmetric", symmetric)
+        self.scale = float(scale)
+        self.symmetric = symmetric
+        self.similarity = similarity
+        self.reduction = reduction
+        self.ignore_index = ignore_index
 
     def forward(
         self,
         anchor: Tensor,
         positive: Tensor,
-        negatives: Tensor | Sequence[Tensor] | None = None,
+        negatives: Negatives = None,
         ids: Tensor | None = None,
     ) -> Tensor:
         """The loss; arguments as in `pairloom.functional.multiple_negatives_ranking`."""
-        return multiple_negatives_ranking(anchor, positive, negatives, ids=ids, **self.settings)
+        return multiple_negatives_ranking(
+            anchor,
+            positive,
+            negatives,
+            scale=self.scale,
+            symmetric=self.symmetric,
+            ids=ids,
+            similarity=self.similarity,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+        )
 
     def extra_repr(self) -> str:
         """The settings."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        return (
+            f"scale={self.scale}, symmetric={self.symmetric}, similarity={self.similarity!r}, "
+            f"reduction={self.reduction!r}, ignore_index={self.ignore_index}"
+        )

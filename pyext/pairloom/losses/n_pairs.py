@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks
+from pairloom._dispatch import not_scripted
 from pairloom.losses._labelled import LabelledLoss
 from pairloom.losses._proxies import no_references
 from pairloom.losses._translate import PeerKeywords
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@not_scripted
 def n_pairs(
     embeddings: Tensor,
     labels: Tensor | None = None,

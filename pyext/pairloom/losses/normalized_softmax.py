@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from pairloom import _checks
+from pairloom._dispatch import not_scripted
 from pairloom.losses._proxies import ProxyLoss, classes
 from pairloom.losses._translate import ProxyKeywords
 from pairloom.losses.sup_con import sup_con
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@not_scripted
 def normalized_softmax(
     embeddings: Tensor,
     labels: Tensor | None,

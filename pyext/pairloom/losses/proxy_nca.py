@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from pairloom import _checks
+from pairloom._dispatch import not_scripted
 from pairloom.losses._labelled import DISTANCES
 from pairloom.losses._proxies import ProxyLoss, classes
 from pairloom.losses._translate import ProxyKeywords
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 FORMS = ("softmax", "classic")
 
 
+@not_scripted
 def proxy_nca(
     embeddings: Tensor,
     labels: Tensor | None,

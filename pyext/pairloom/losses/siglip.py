@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks, reference
+from pairloom._dispatch import not_scripted
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 from pairloom._stream import STREAMED, define_streamed
@@ -128,6 +129,7 @@ def _of_nobody(labels: Tensor, ignore_index: int | None, count: int) -> Tensor:
     return candidates.gather(0, taken.to(torch.int64).argmin(dim=0, keepdim=True)).expand(count)
 
 
+@not_scripted
 class SigLIPLoss(nn.Module):
     """Sigmoid loss of SigLIP with learned scale and bias; formula and cost: `pairloom.functional.siglip`.
 

@@ -11,6 +11,8 @@
 
     metric(queries, query_labels, gallery=None, gallery_labels=None, *, similarity="cosine") -> float
 
+A mean over nothing is NaN: no rows, no query with something to find, no pair of a kind; in exported graphs too.
+
 Without a gallery the queries search among themselves, leave-one-out. All of them work block by block, so no Q x M
 matrix exists. In a graph that `pairloom.export.module_to_onnx` writes they are 0-d float64 tensors, with that matrix.
 """
@@ -20,7 +22,8 @@ from pairloom.metrics.geometry import alignment, effective_rank, uniformity
 from pairloom.metrics.precision import precision_at_1
 from pairloom.metrics.ranking import mean_reciprocal_rank, ndcg_at_k, r_precision
 from pairloom.metrics.recall import recall_at_k
-from pairloom.metrics.verification import ErrorRates, error_rates, roc_auc
+from pairloom.metrics.verification import error_rates, roc_auc
+from pairloom.reference.metrics import ErrorRates
 
 __all__ = [
     "ErrorRates",

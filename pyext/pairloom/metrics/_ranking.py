@@ -1,6 +1,6 @@
 """What every retrieval metric is made of: for each query, which of its ranked answers are right, and how many could be.
 
-Written once here: the checks, leave-one-out, ties, and the walk over queries in blocks of bounded memory.
+Written once here: checks, leave-one-out, ties, and the walk over queries in blocks of bounded memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Ranked(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """Queries and what they are to find, checked and detached."""
+    """Queries and what they are to find."""
 
     queries: Tensor
     query_labels: Tensor
@@ -44,10 +44,16 @@ class Searched(NamedTuple):
     """(Q,) int64, R: items of the gallery with the query's label, the query itself not counted."""
 
 
-def searched(
-    queries: Tensor, query_labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None, similarity: str
-) -> Searched:
-    """The arguments of a metric, checked before anything is computed."""
+def check_search(
+    queries: Tensor,
+    query_labels: Tensor,
+    gallery: Tensor | None,
+    gallery_labels: Tensor | None,
+    similarity: str,
+    k: int = 1,
+) -> None:
+    """The arguments of every metric that searches, before anything is computed."""
+    _checks.count("k", k, least=1)
     _checks.embeddings("queries", queries, gallery=gallery)
     _checks.labels("query_labels", query_labels, "queries", queries)
     _checks.given_together("gallery_labels", gallery_labels, "gallery", gallery, "pass both, or neither")
@@ -56,6 +62,10 @@ def searched(
         _checks.labels("gallery_labels", gallery_labels, "gallery", gallery)
         _checks.same_label_kind("query_labels", query_labels, "gallery_labels", gallery_labels)
     _checks.choice("similarity", similarity, _checks.SIMILARITIES)
+
+
+def searched(queries: Tensor, query_labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None) -> Searched:
+    """The arguments of a metric, detached, and how much there is to find."""
     leave_one_out = gallery is None
     queries, query_labels = queries.detach(), query_labels.to(torch.int64)
     gallery = queries if gallery is None else gallery.detach()
@@ -90,10 +100,8 @@ def ranked_answers(
 
     Queries without a relevant item are left out, and the others come with the largest R first: a block is as deep as
     its first query needs, and queries of rare classes do not pay for the frequent ones.
-
-    Arguments are checked on the first step, before anything is computed.
     """
-    given = searched(queries, query_labels, gallery, gallery_labels, similarity)
+    given = searched(queries, query_labels, gallery, gallery_labels)
     queries, query_labels, gallery, gallery_labels, leave_one_out, relevant = given
     order = relevant.argsort(descending=True, stable=True)
     order = order[: int((relevant > 0).sum())]
@@ -135,5 +143,5 @@ def _count_equal(labels: Tensor, among: Tensor) -> Tensor:
     if among.numel() == 0:
         return torch.zeros_like(labels)
     values, counts = among.unique(return_counts=True)
-    place = torch.searchsorted(values, labels).clamp(max=values.numel() - 1)
+    place = torch.searchsorted(values, labels.contiguous()).clamp(max=values.numel() - 1)
     return torch.where(values[place] == labels, counts[place], 0)

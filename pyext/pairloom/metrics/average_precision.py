@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from pairloom.metrics._export import exported_as
-from pairloom.metrics._ranking import Ranked, mean_over_queries, ranked_answers, within_r
+from pairloom.metrics._ranking import Ranked, check_search, mean_over_queries, ranked_answers, within_r
 from pairloom.reference import metrics as dense
 
 
-@exported_as(dense.map_at_r)
+@exported_as(dense.map_at_r, check_search)
 def map_at_r(
     queries: Tensor,
     query_labels: Tensor,

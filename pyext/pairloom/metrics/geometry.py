@@ -11,10 +11,21 @@ from pairloom import _checks
 from pairloom._stream import ChunkedSimilarity, chunks
 from pairloom.metrics._export import exported_as
 from pairloom.reference import metrics as dense
-from pairloom.reference.similarity import compute_dtype
 
 
-@exported_as(dense.alignment)
+def _check_alignment(a: Tensor, b: Tensor, alpha: float) -> None:
+    _checks.embeddings("a", a, b=b)
+    _checks.positive_number("alpha", alpha)
+    if a.shape != b.shape:
+        raise ValueError(f"b has shape {tuple(b.shape)}; it must be that of a, {tuple(a.shape)}")
+
+
+def _check_uniformity(x: Tensor, t: float) -> None:
+    _checks.embeddings("x", x)
+    _checks.positive_number("t", t)
+
+
+@exported_as(dense.alignment, _check_alignment)
 def alignment(a: Tensor, b: Tensor, *, alpha: float = 2.0) -> float:
     """Mean distance of the two views of each sample, to a power; lower is better.
 
@@ -40,15 +51,11 @@ def alignment(a: Tensor, b: Tensor, *, alpha: float = 2.0) -> float:
         >>> f"{pairloom.metrics.alignment(torch.eye(2), torch.eye(2).flip(0)):.4f}"
         '2.0000'
     """
-    _checks.embeddings("a", a, b=b)
-    _checks.positive_number("alpha", alpha)
-    if a.shape != b.shape:
-        raise ValueError(f"b has shape {tuple(b.shape)}; it must be that of a, {tuple(a.shape)}")
     difference = a.detach().to(torch.float64) - b.detach().to(torch.float64)
     return float(difference.norm(dim=1).pow(alpha).mean())
 
 
-@exported_as(dense.uniformity)
+@exported_as(dense.uniformity, _check_uniformity)
 def uniformity(x: Tensor, *, t: float = 2.0) -> float:
     """How evenly rows fill the sphere: log of the mean Gaussian potential of all pairs; lower is better.
 
@@ -74,8 +81,6 @@ def uniformity(x: Tensor, *, t: float = 2.0) -> float:
         >>> f"{pairloom.metrics.uniformity(torch.eye(3)):.4f}"
         '-4.0000'
     """
-    _checks.embeddings("x", x)
-    _checks.positive_number("t", t)
     n = x.shape[0]
     if n < 2:
         return math.nan
@@ -94,18 +99,18 @@ def effective_rank(x: Tensor) -> float:
 
         q_k = s_k / sum(s),      erank = exp( -sum q_k log q_k )
 
-    Between 1 and the rank; 0 for a matrix of zeros. Source: Roy and Vetterli, "The Effective Rank: A Measure of
-    Effective Dimensionality", EUSIPCO 2007.
+    Between 1 and the rank; 0 for a matrix of zeros, which uses none. Source: Roy and Vetterli, "The Effective Rank: A
+    Measure of Effective Dimensionality", EUSIPCO 2007.
 
     Args:
         x: (N, D) float embeddings.
 
     Returns:
-        A number from 0 to min(N, D).
+        A number from 0 to min(N, D); NaN for N = 0, and for a row that is not finite.
 
     Raises:
         TypeError: embeddings that are not float.
-        ValueError: a shape that does not fit.
+        ValueError: a shape that does not fit, or an export to ONNX, which has no singular values.
 
     Cost: one singular value decomposition, O(N D min(N, D)).
 
@@ -117,11 +122,12 @@ def effective_rank(x: Tensor) -> float:
     _checks.embeddings("x", x)
     if torch.onnx.is_in_onnx_export():
         raise ValueError("effective_rank needs singular values, which ONNX does not have; compute it outside the graph")
-    if x.shape[0] == 0:
+    rows = x.detach().to(torch.float64)
+    if rows.shape[0] == 0 or not bool(rows.isfinite().all()):  # LAPACK raises, or answers anything
+        return math.nan
+    values = torch.linalg.svdvals(rows)
+    if values[0] == 0:
         return 0.0
-    values = torch.linalg.svdvals(x.detach().to(torch.promote_types(compute_dtype(x), torch.float64)))
-    total = values.sum()
-    if total == 0:
-        return 0.0
-    share = values[values > 0] / total
+    share = values[values > 0] / values[0]  # the largest first: their sum may be beyond float64
+    share = share / share.sum()
     return float((-(share * share.log()).sum()).exp())

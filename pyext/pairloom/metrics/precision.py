@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from pairloom.metrics._export import exported_as
+from pairloom.metrics._ranking import check_search
 from pairloom.metrics.recall import recall_at_k
 from pairloom.reference import metrics as dense
 
 
-@exported_as(dense.precision_at_1)
+@exported_as(dense.precision_at_1, check_search)
 def precision_at_1(
     queries: Tensor,
     query_labels: Tensor,

@@ -5,13 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pairloom import _checks
 from pairloom.metrics._export import exported_as
-from pairloom.metrics._ranking import mean_over_queries, ranked_answers, scored_blocks, searched, within_r
+from pairloom.metrics._ranking import (
+    check_search,
+    mean_over_queries,
+    ranked_answers,
+    scored_blocks,
+    searched,
+    within_r,
+)
 from pairloom.reference import metrics as dense
 
 
-@exported_as(dense.r_precision)
+@exported_as(dense.r_precision, check_search)
 def r_precision(
     queries: Tensor,
     query_labels: Tensor,
@@ -54,7 +60,7 @@ def r_precision(
     return mean_over_queries([within_r(block).sum(1) / block.relevant.to(torch.float64) for block in blocks])
 
 
-@exported_as(dense.mean_reciprocal_rank)
+@exported_as(dense.mean_reciprocal_rank, check_search)
 def mean_reciprocal_rank(
     queries: Tensor,
     query_labels: Tensor,
@@ -94,7 +100,7 @@ def mean_reciprocal_rank(
         >>> f"{pairloom.metrics.mean_reciprocal_rank(x, labels, similarity='euclidean'):.4f}"
         '0.8333'
     """
-    given = searched(queries, query_labels, gallery, gallery_labels, similarity)
+    given = searched(queries, query_labels, gallery, gallery_labels)
     values = []
     for block, scores, hits in scored_blocks(given, similarity) if len(given.gallery) else ():
         answers = scores > -torch.inf  # not NaN
@@ -108,7 +114,7 @@ def mean_reciprocal_rank(
     return mean_over_queries([value for value in values if len(value)])
 
 
-@exported_as(dense.ndcg_at_k)
+@exported_as(dense.ndcg_at_k, check_search)
 def ndcg_at_k(
     queries: Tensor,
     query_labels: Tensor,
@@ -139,8 +145,9 @@ def ndcg_at_k(
         A number from 0 to 1; NaN when no query has a relevant item.
 
     Raises:
-        TypeError: embeddings that are not float, labels that are not integer or bool.
-        ValueError: shapes or devices that do not fit, one of gallery and gallery_labels alone, an unknown word.
+        TypeError: embeddings that are not float, labels that are not integer or bool, k that is not an integer.
+        ValueError: shapes or devices that do not fit, one of gallery and gallery_labels alone, k below 1, an unknown
+            word.
 
     Cost: as `recall_at_k`.
 
@@ -151,9 +158,6 @@ def ndcg_at_k(
         >>> f"{pairloom.metrics.ndcg_at_k(x, labels, k=2, similarity='euclidean'):.4f}"
         '0.5377'
     """
-    _checks.count("k", k)
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be 1 or more")
     values = []
     for block in ranked_answers(queries, query_labels, gallery, gallery_labels, similarity, depth=k):
         rank = torch.arange(1, block.hits.shape[1] + 1, device=block.hits.device, dtype=torch.float64)

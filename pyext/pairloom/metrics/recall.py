@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pairloom import _checks
 from pairloom.metrics._export import exported_as
-from pairloom.metrics._ranking import mean_over_queries, ranked_answers
+from pairloom.metrics._ranking import check_search, mean_over_queries, ranked_answers
 from pairloom.reference import metrics as dense
 
 
-@exported_as(dense.recall_at_k)
+@exported_as(dense.recall_at_k, check_search)
 def recall_at_k(
     queries: Tensor,
     query_labels: Tensor,
@@ -60,8 +59,5 @@ def recall_at_k(
         >>> pairloom.metrics.recall_at_k(x, labels, k=2, similarity="euclidean")
         1.0
     """
-    _checks.count("k", k)
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be 1 or more")
     blocks = ranked_answers(queries, query_labels, gallery, gallery_labels, similarity, depth=k)
     return mean_over_queries([block.hits.any(dim=1).to(torch.float64) for block in blocks])

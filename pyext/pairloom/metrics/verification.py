@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
 
 import torch
 from torch import Tensor
 
+from pairloom import _checks
 from pairloom.metrics._export import exported_as
-from pairloom.metrics._ranking import Searched, scored_blocks, searched
+from pairloom.metrics._ranking import Searched, check_search, scored_blocks, searched
 from pairloom.reference import metrics as dense
+from pairloom.reference.metrics import ErrorRates
 
 
-class ErrorRates(NamedTuple):
-    """Of each threshold, (T,) float64: a pair is accepted where its similarity is at least the threshold."""
+def _check_thresholds(
+    queries: Tensor,
+    query_labels: Tensor,
+    gallery: Tensor | None,
+    gallery_labels: Tensor | None,
+    thresholds: Tensor,
+    similarity: str,
+) -> None:
+    if not isinstance(thresholds, Tensor) or not thresholds.is_floating_point():
+        kind = thresholds.dtype if isinstance(thresholds, Tensor) else type(thresholds).__name__
+        raise TypeError(f"thresholds is {kind}; it must be a float tensor")
+    if thresholds.dim() != 1:
+        raise ValueError(f"thresholds has shape {tuple(thresholds.shape)}; it must be 1-D")
+    check_search(queries, query_labels, gallery, gallery_labels, similarity)
+    _checks.same_device("thresholds", thresholds, "queries", queries)
+    # Also constants of a module that is being exported have values; inputs of the graph and buffers have none.
+    known = type(thresholds) in (Tensor, torch.nn.Parameter) and not torch.compiler.is_dynamo_compiling()
+    if known and any(map(math.isnan, thresholds.tolist())):
+        raise ValueError("thresholds holds nan; every one must be a number")
 
-    false_accept_rate: Tensor
-    """Share of the pairs of different classes that are accepted."""
-    false_reject_rate: Tensor
-    """Share of the pairs of one class that are not."""
 
-
-@exported_as(dense.roc_auc)
+@exported_as(dense.roc_auc, check_search)
 def roc_auc(
     queries: Tensor,
     query_labels: Tensor,
@@ -60,7 +74,7 @@ def roc_auc(
         >>> f"{pairloom.metrics.roc_auc(x, torch.tensor([0, 0, 0, 1]), similarity='euclidean'):.4f}"
         '0.6667'
     """
-    given = searched(queries, query_labels, gallery, gallery_labels, similarity)
+    given = searched(queries, query_labels, gallery, gallery_labels)
     same = [scores[hits & ~scores.isnan()] for _, scores, hits in scored_blocks(given, similarity)]
     positives = torch.cat(same or [given.queries.new_empty(0)]).sort().values
     below = others = ties = 0
@@ -75,7 +89,7 @@ def roc_auc(
     return (2 * below + ties) / (2 * pairs) if pairs else float("nan")
 
 
-@exported_as(dense.error_rates)
+@exported_as(dense.error_rates, _check_thresholds)
 def error_rates(
     queries: Tensor,
     query_labels: Tensor,
@@ -96,10 +110,12 @@ def error_rates(
         thresholds: (T,) floats, in any order.
 
     Returns:
-        `ErrorRates`; NaN where there is no pair of that kind.
+        `ErrorRates`: ``false_accept_rate`` and ``false_reject_rate``, (T,) float64; NaN where there is no pair of that
+        kind.
 
     Raises:
-        TypeError, ValueError: as `roc_auc`; thresholds that are no 1-D float tensor or hold NaN.
+        TypeError, ValueError: as `roc_auc`; thresholds that are no 1-D float tensor, are on another device or hold NaN
+            (an exported graph answers NaN to NaN).
 
     Cost: 2 Q M D flops, O(Q + M + T) bytes and one block of scores (4 MiB).
 
@@ -110,20 +126,14 @@ def error_rates(
         >>> rates.false_accept_rate.tolist(), rates.false_reject_rate.tolist()
         ([0.75, 0.25], [0.0, 1.0])
     """
-    if not isinstance(thresholds, Tensor) or not thresholds.is_floating_point():
-        kind = thresholds.dtype if isinstance(thresholds, Tensor) else type(thresholds).__name__
-        raise TypeError(f"thresholds is {kind}; it must be a float tensor")
-    if thresholds.dim() != 1:
-        raise ValueError(f"thresholds has shape {tuple(thresholds.shape)}; it must be 1-D")
-    if thresholds.isnan().any():
-        raise ValueError("thresholds holds nan; every one must be a number")
-    given = searched(queries, query_labels, gallery, gallery_labels, similarity)
+    given = searched(queries, query_labels, gallery, gallery_labels)
     edges, order = thresholds.detach().to(torch.float64).sort()
     rejected = [_below(given, similarity, edges, kind) for kind in (False, True)]  # of two classes, of one
     back = order.argsort()
     (different, n), (same, p) = rejected
-    accepted = 1 - different / n if n else torch.full_like(edges, torch.nan)
-    return ErrorRates(accepted[back], (same / p if p else torch.full_like(edges, torch.nan))[back])
+    nothing = torch.full_like(edges, torch.nan)
+    accepted, refused = 1 - different / n if n else nothing, same / p if p else nothing
+    return ErrorRates(accepted[back], refused[back])
 
 
 def _below(given: Searched, similarity: str, edges: Tensor, same: bool) -> tuple[Tensor, int]:

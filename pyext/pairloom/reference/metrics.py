@@ -3,7 +3,8 @@
     hits_qi = [ label(answer_i of q) == label(q) ],  answers by score, ties by lowest index; NaN and -inf are no answer
     R_q     = items of the gallery with the query's label, the query itself not counted; none for R = 0
 
-All return 0-d float64, NaN where there is nothing to average. O(Q M) memory. Formulas and sources: `pairloom.metrics`.
+All return 0-d float64 and ``error_rates`` two (T,) of them, NaN where there is nothing to average: no row, no query
+that can be judged, no pair of a kind. O(Q M) memory. Formulas, sources and checks: `pairloom.metrics`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,18 @@ import torch
 from torch import Tensor
 
 from pairloom.reference.similarity import pairwise_similarity
+
+MOST = 2**53
+"""Ranks are float64, and no gallery has more rows: a larger k says the same and may be no int64."""
+
+
+class ErrorRates(NamedTuple):
+    """Of each threshold, (T,) float64: a pair is accepted where its similarity is at least the threshold."""
+
+    false_accept_rate: Tensor
+    """Share of the pairs of different classes that are accepted."""
+    false_reject_rate: Tensor
+    """Share of the pairs of one class that are not."""
 
 
 class _Ranked(NamedTuple):
@@ -75,7 +88,7 @@ def recall_at_k(
 ) -> Tensor:
     """Share of the queries with a hit among the first k."""
     ranked = _ranked(queries, query_labels, gallery, gallery_labels, similarity)
-    return ranked.mean(ranked.within(k).any(1).to(torch.float64))
+    return ranked.mean(ranked.within(min(k, MOST)).any(1).to(torch.float64))
 
 
 def precision_at_1(
@@ -144,6 +157,7 @@ def ndcg_at_k(
 ) -> Tensor:
     """Discounted hits among the first k, divided by what is best possible."""
     ranked = _ranked(queries, query_labels, gallery, gallery_labels, similarity)
+    k = min(k, MOST)
     gains = (1 / (ranked.rank + 1).log2()).unsqueeze(0)
     found = torch.where(ranked.within(k), gains, 0.0).sum(1)
     ideal = torch.where(ranked.rank <= ranked.relevant.clamp(max=k).unsqueeze(1), gains, 0.0).sum(1)
@@ -164,8 +178,8 @@ def roc_auc(
     positive, negative = same & pair, ~same & pair
     values, order = torch.sort(torch.where(pair, scores, torch.inf))
     # Equal scores are a group; groups are numbered in rising order.
-    group = torch.cat([values.new_zeros(1, dtype=torch.bool), values[1:] != values[:-1]]).to(torch.int64).cumsum(0)
-    group = group[: values.shape[0]]
+    previous = values[(torch.arange(values.shape[0], device=values.device) - 1).clamp(min=0)]
+    group = (values != previous).to(torch.int64).cumsum(0)
     of_group = [
         torch.zeros_like(values, dtype=torch.float64).scatter_add(0, group, kind[order].to(torch.float64))
         for kind in (positive, negative)
@@ -182,20 +196,23 @@ def error_rates(
     *,
     thresholds: Tensor,
     similarity: str = "cosine",
-) -> tuple[Tensor, Tensor]:
+) -> ErrorRates:
     """(T,) shares of pairs of two classes at or above each threshold, and of pairs of one class below it."""
     scores, same, pair = (x.flatten() for x in _scores(queries, query_labels, gallery, gallery_labels, similarity))
     pair = pair & ~scores.isnan()
-    above = scores.to(torch.float64).unsqueeze(1) >= thresholds.to(torch.float64)
+    edges = thresholds.to(torch.float64)
+    above = scores.to(torch.float64).unsqueeze(1) >= edges
     positive, negative = (same & pair).unsqueeze(1), (~same & pair).unsqueeze(1)
     accepted = (above & negative).sum(0).to(torch.float64) / negative.sum()
-    return accepted, (~above & positive).sum(0).to(torch.float64) / positive.sum()
+    refused = (~above & positive).sum(0).to(torch.float64) / positive.sum()
+    return ErrorRates(*(torch.where(edges.isnan(), torch.nan, rate) for rate in (accepted, refused)))
 
 
 def alignment(a: Tensor, b: Tensor, *, alpha: float = 2.0) -> Tensor:
     """Mean distance of the two rows of a pair, to the power alpha."""
     difference = a.to(torch.float64) - b.to(torch.float64)
-    return (difference * difference).sum(1).sqrt().pow(alpha).mean()
+    # Not mean(), which ONNX Runtime answers with 0 for no rows.
+    return (difference * difference).sum(1).sqrt().pow(alpha).sum() / a.shape[0]
 
 
 def uniformity(x: Tensor, *, t: float = 2.0) -> Tensor:
@@ -204,4 +221,6 @@ def uniformity(x: Tensor, *, t: float = 2.0) -> Tensor:
     index = torch.arange(x.shape[0], device=x.device)
     exponents = torch.where(index.unsqueeze(1) == index, -torch.inf, exponents)
     count = torch.ones_like(index).sum().to(torch.float64)
-    return exponents.flatten().logsumexp(0) - (count * (count - 1)).log()
+    # logsumexp of ONNX Runtime passes over NaN.
+    broken = torch.where(exponents.isnan(), exponents, 0.0).sum()
+    return exponents.flatten().logsumexp(0) - (count * (count - 1)).log() + broken
