@@ -277,7 +277,8 @@ def support_table() -> str:
         lines.append(f"| `{function}` | `{module}` | {calls} | {'yes' if twin_of(found) else 'no'} |")
     lines += [
         "",
-        "A loss without a TorchScript form says so when it is scripted; all of them can be saved with `torch.export`.",
+        "TorchScript is about functions; the modules `MarginLoss`, `ProxyAnchorLoss` and `SigLIPLoss` do not script.",
+        "What does not says so when it is scripted; all of them can be saved with `torch.export`.",
         "",
         "CUDA: *kernel* - compiled for the GPU, proven on the host (`tests/cuda_host`), **not yet run on a GPU**;",
         "*chunks* - plain torch in linear memory, not yet run on a GPU either; *formula* - plain torch on the whole",

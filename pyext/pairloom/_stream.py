@@ -46,7 +46,7 @@ CHUNK_ENTRIES = 1 << 18
 DEVICE_CHUNK_ENTRIES = 1 << 23
 """The same on a GPU: 32 MiB in float32, what the second-level cache of a large one holds."""
 
-STREAMED = Support(torchscript=False, standalone=False, cuda="chunks")
+STREAMED = Support(standalone=False, cuda="chunks")
 """What records of these operators promise: they exist in Python only, so a saved program needs this package."""
 
 LABELLED = ("Tensor rows", "Tensor? columns", "Tensor row_labels", "Tensor? column_labels", "Tensor? weights")

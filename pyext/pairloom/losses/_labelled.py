@@ -117,6 +117,23 @@ def labelled_loss(
     )
 
 
+def scripted_pairs(
+    embeddings: Tensor,
+    labels: Tensor | None,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    similarity: str,
+    normalize: bool,
+    ignore_index: int | None,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Rows, columns and their labels as the operators take them. TorchScript compiles this."""
+    if labels is None:
+        raise ValueError("labels is None; pass the class of each embedding, an integer tensor of shape (N,)")
+    rows, columns = compared_rows(embeddings, ref_emb, similarity, normalize)
+    others = None if ref_labels is None else operator_labels(ref_labels, ignore_index)
+    return rows, columns, operator_labels(labels, ignore_index), others
+
+
 def check_labelled(
     embeddings: Tensor,
     labels: Tensor | None,

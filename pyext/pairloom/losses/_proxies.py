@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
+from pairloom._dispatch import no_torchscript
 from pairloom.losses._labelled import DISTANCES, LabelledLoss, check_regularizer, regularization
 from pairloom.losses._translate import PeerKeywords
 
@@ -47,6 +48,10 @@ class ProxyLoss(LabelledLoss):
 
     similarities = DISTANCES
     instead_of_indices = "it compares every embedding with all proxies"
+
+    def __prepare_scriptable__(self) -> LabelledLoss:
+        """The function scripts, but a module that owns proxies does not."""
+        raise no_torchscript(type(self).__name__)
 
     def __init__(
         self,

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._dispatch import gradient_bits, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
-from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
+from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss, scripted_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.batch_hard_triplet import batch_hard_triplet_rule
@@ -20,6 +21,28 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def _batch_hard_triplet_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    margin: float | None = 0.2,
+    similarity: str = "euclidean",
+    normalize: bool = True,
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    rows, columns, own, others = scripted_pairs(
+        embeddings, labels, ref_emb, ref_labels, similarity, normalize, ignore_index
+    )
+    bits = gradient_bits(rows, columns, None, reduction, weights=weights)
+    return torch.ops.pairloom.batch_hard_triplet(
+        rows, columns, own, others, weights, margin, similarity, reduction, ignore_index, bits, False
+    )[0]
+
+
+@scripted_as(_batch_hard_triplet_script)
 def batch_hard_triplet(
     embeddings: Tensor,
     labels: Tensor | None = None,

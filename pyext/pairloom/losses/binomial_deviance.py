@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._dispatch import gradient_bits, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
-from pairloom.losses._labelled import LabelledLoss, labelled_loss
+from pairloom.losses._labelled import LabelledLoss, labelled_loss, scripted_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.binomial_deviance import binomial_deviance_rule
@@ -20,6 +21,29 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def _binomial_deviance_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    base: float = 0.5,
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    rows, columns, own, others = scripted_pairs(
+        embeddings, labels, ref_emb, ref_labels, similarity, False, ignore_index
+    )
+    bits = gradient_bits(rows, columns, None, reduction, weights=weights)
+    return torch.ops.pairloom.binomial_deviance(
+        rows, columns, own, others, weights, alpha, beta, base, similarity, reduction, ignore_index, bits, False
+    )[0]
+
+
+@scripted_as(_binomial_deviance_script)
 def binomial_deviance(
     embeddings: Tensor,
     labels: Tensor | None = None,

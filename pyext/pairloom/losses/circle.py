@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._dispatch import gradient_bits, scripted_as
 from pairloom._registry import OpRecord, Sample, Support, register
 from pairloom._stream import define_streamed
-from pairloom.losses._labelled import LabelledLoss, labelled_loss
+from pairloom.losses._labelled import LabelledLoss, labelled_loss, scripted_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.circle import circle_rule
@@ -20,6 +21,28 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def _circle_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    m: float = 0.4,
+    gamma: float = 80.0,
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    rows, columns, own, others = scripted_pairs(
+        embeddings, labels, ref_emb, ref_labels, similarity, False, ignore_index
+    )
+    bits = gradient_bits(rows, columns, None, reduction, weights=weights)
+    return torch.ops.pairloom.circle(
+        rows, columns, own, others, weights, m, gamma, similarity, reduction, ignore_index, bits, False
+    )[0]
+
+
+@scripted_as(_circle_script)
 def circle(
     embeddings: Tensor,
     labels: Tensor | None = None,
@@ -171,7 +194,6 @@ record = register(
         samples=_samples,
         support=Support(
             aoti=False,
-            torchscript=False,
             standalone=False,
             true_gradient=False,
             cuda="chunks",

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._dispatch import gradient_bits, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
-from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
+from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss, scripted_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.contrastive import contrastive_rule
@@ -22,6 +23,44 @@ if TYPE_CHECKING:
 FORMS = ("linear", "squared")
 
 
+def _contrastive_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    pos_margin: float = 0.0,
+    neg_margin: float = 1.0,
+    form: str = "linear",
+    similarity: str = "euclidean",
+    normalize: bool = True,
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    if similarity == "cosine" or similarity == "dot":
+        pos_margin, neg_margin = -pos_margin, -neg_margin
+    rows, columns, own, others = scripted_pairs(
+        embeddings, labels, ref_emb, ref_labels, similarity, normalize, ignore_index
+    )
+    bits = gradient_bits(rows, columns, None, reduction, weights=weights)
+    return torch.ops.pairloom.contrastive(
+        rows,
+        columns,
+        own,
+        others,
+        weights,
+        pos_margin,
+        neg_margin,
+        form == "squared",
+        similarity,
+        reduction,
+        ignore_index,
+        bits,
+        False,
+    )[0]
+
+
+@scripted_as(_contrastive_script)
 def contrastive(
     embeddings: Tensor,
     labels: Tensor | None = None,

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
-from pairloom._dispatch import as_temperature
+from pairloom._dispatch import as_temperature, gradient_bits, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._distances import compared_rows
-from pairloom.losses._labelled import LabelledLoss, labelled_loss
+from pairloom.losses._labelled import LabelledLoss, labelled_loss, scripted_pairs
 from pairloom.losses._mined import LabelledPairs, MinedPairs, mined_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
@@ -25,6 +25,32 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def _dcl_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    temperature: Tensor | float = 0.1,
+    similarity: str = "cosine",
+    normalize: bool = True,
+    sigma: float | None = None,
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    if sigma is not None:
+        raise ValueError("sigma is given; DCLW has no TorchScript form, save it with torch.export instead")
+    scale = as_temperature(temperature, embeddings)
+    rows, columns, own, others = scripted_pairs(
+        embeddings, labels, ref_emb, ref_labels, similarity, normalize, ignore_index
+    )
+    bits = gradient_bits(rows, columns, scale, reduction, weights=weights)
+    return torch.ops.pairloom.dcl(
+        rows, columns, own, others, weights, scale, similarity, reduction, ignore_index, bits, False
+    )[0]
+
+
+@scripted_as(_dcl_script)
 def dcl(
     embeddings: Tensor,
     labels: Tensor | None = None,

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._dispatch import as_temperature, gradient_bits, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
-from pairloom.losses._labelled import LabelledLoss, labelled_loss
+from pairloom.losses._labelled import LabelledLoss, labelled_loss, scripted_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.hcl import hcl_rule
@@ -20,6 +21,42 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def _hcl_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    temperature: Tensor | float = 0.5,
+    concentration: float = 1.0,
+    tau_plus: float = 0.1,
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    scale = as_temperature(temperature, embeddings)
+    rows, columns, own, others = scripted_pairs(
+        embeddings, labels, ref_emb, ref_labels, similarity, False, ignore_index
+    )
+    bits = gradient_bits(rows, columns, scale, reduction, weights=weights)
+    return torch.ops.pairloom.hcl(
+        rows,
+        columns,
+        own,
+        others,
+        weights,
+        scale,
+        concentration,
+        tau_plus,
+        similarity,
+        reduction,
+        ignore_index,
+        bits,
+        False,
+    )[0]
+
+
+@scripted_as(_hcl_script)
 def hcl(
     embeddings: Tensor,
     labels: Tensor | None = None,

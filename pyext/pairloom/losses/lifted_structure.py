@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pairloom import _checks, reference
+from pairloom._dispatch import gradient_bits, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
-from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
+from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss, scripted_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.lifted_structure import lifted_structure_rule
@@ -20,6 +21,31 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def _lifted_structure_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    neg_margin: float = 1.0,
+    pos_margin: float = 0.0,
+    similarity: str = "euclidean",
+    normalize: bool = True,
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    if similarity == "cosine" or similarity == "dot":
+        neg_margin, pos_margin = -neg_margin, -pos_margin
+    rows, columns, own, others = scripted_pairs(
+        embeddings, labels, ref_emb, ref_labels, similarity, normalize, ignore_index
+    )
+    bits = gradient_bits(rows, columns, None, reduction, weights=weights)
+    return torch.ops.pairloom.lifted_structure(
+        rows, columns, own, others, weights, neg_margin, pos_margin, similarity, reduction, ignore_index, bits, False
+    )[0]
+
+
+@scripted_as(_lifted_structure_script)
 def lifted_structure(
     embeddings: Tensor,
     labels: Tensor | None = None,

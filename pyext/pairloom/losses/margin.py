@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks, reference
+from pairloom._dispatch import as_temperature, gradient_bits, no_torchscript, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
-from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss
+from pairloom.losses._labelled import DISTANCES, LabelledLoss, labelled_loss, scripted_pairs
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import PeerKeywords
 from pairloom.reference.margin import margin_of_triplets, margin_rule
@@ -20,6 +21,32 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def _margin_script(
+    embeddings: Tensor,
+    labels: Tensor | None = None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    margin: float = 0.2,
+    beta: Tensor | float = 1.2,
+    similarity: str = "euclidean",
+    normalize: bool = True,
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    boundary = as_temperature(beta, embeddings)
+    if similarity == "cosine" or similarity == "dot":
+        boundary = -boundary
+    rows, columns, own, others = scripted_pairs(
+        embeddings, labels, ref_emb, ref_labels, similarity, normalize, ignore_index
+    )
+    bits = gradient_bits(rows, columns, None, reduction, None, boundary, weights)
+    return torch.ops.pairloom.margin(
+        rows, columns, own, others, weights, boundary, margin, similarity, reduction, ignore_index, bits, False
+    )[0]
+
+
+@scripted_as(_margin_script)
 def margin(
     embeddings: Tensor,
     labels: Tensor | None = None,
@@ -178,6 +205,10 @@ class MarginLoss(LabelledLoss):
             self.beta = nn.Parameter(start)
         else:
             self.register_buffer("beta", start)
+
+    def __prepare_scriptable__(self) -> LabelledLoss:
+        """The function scripts; the choice of a boundary for each anchor does not."""
+        raise no_torchscript(type(self).__name__)
 
     def arguments_for(self, labels: Tensor | None) -> dict[str, Any]:
         """The settings and the boundary of each anchor."""

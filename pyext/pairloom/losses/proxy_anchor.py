@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks, reference
+from pairloom._dispatch import gradient_bits, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stream import STREAMED, define_streamed
 from pairloom.losses._distances import is_distance
-from pairloom.losses._labelled import labelled_loss
+from pairloom.losses._labelled import labelled_loss, scripted_pairs
 from pairloom.losses._proxies import ProxyLoss, classes
 from pairloom.losses._samples import labelled_samples
 from pairloom.losses._translate import ProxyKeywords, reduction_of
@@ -22,6 +23,33 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def _proxy_anchor_script(
+    embeddings: Tensor,
+    labels: Tensor | None,
+    proxies: Tensor,
+    proxy_labels: Tensor | None = None,
+    margin: float = 0.1,
+    alpha: float = 32.0,
+    similarity: str = "cosine",
+    normalize: bool = True,
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    if similarity == "euclidean" or similarity == "squared_euclidean":
+        margin = -margin
+    own = torch.arange(proxies.shape[0], device=proxies.device) if proxy_labels is None else proxy_labels
+    rows, columns, row_labels, column_labels = scripted_pairs(
+        proxies, own, embeddings, labels, similarity, normalize, ignore_index
+    )
+    bits = gradient_bits(rows, columns, None, reduction, weights=weights)
+    return torch.ops.pairloom.proxy_anchor(
+        rows, columns, row_labels, column_labels, weights, margin, alpha,
+        similarity, reduction, ignore_index, bits, False,
+    )[0]  # fmt: skip
+
+
+@scripted_as(_proxy_anchor_script)
 def proxy_anchor(
     embeddings: Tensor,
     labels: Tensor | None,

@@ -10,14 +10,47 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks, reference
-from pairloom._dispatch import not_scripted
+from pairloom._dispatch import as_temperature, gradient_bits, not_scripted, scripted_as
 from pairloom._registry import OpRecord, Sample, register
 from pairloom._stats import PairStats
 from pairloom._stream import STREAMED, define_streamed
-from pairloom.losses._labelled import labelled_loss
+from pairloom.losses._labelled import labelled_loss, scripted_pairs
 from pairloom.reference.siglip import siglip_rule
 
 
+def _siglip_script(
+    image: Tensor,
+    text: Tensor,
+    negatives: Tensor | None = None,
+    scale: Tensor | float = 10.0,
+    bias: Tensor | float = -10.0,
+    ids: Tensor | None = None,
+    similarity: str = "cosine",
+    reduction: str = "mean",
+    weights: Tensor | None = None,
+    ignore_index: int | None = -100,
+) -> Tensor:
+    labels = torch.arange(image.shape[0], device=image.device)
+    if ids is None:
+        ignore_index = None
+    else:
+        labels = ids.to(torch.int64)
+    columns, column_labels = text, labels
+    if negatives is not None:
+        columns = torch.cat([text, negatives])
+        column_labels = torch.cat([labels, _of_nobody(labels, ignore_index, negatives.shape[0])])
+    rows, others, own, other_labels = scripted_pairs(
+        image, labels, columns, column_labels, similarity, False, ignore_index
+    )
+    temperature = as_temperature(scale, image).reciprocal()
+    shift = as_temperature(bias, image)
+    bits = gradient_bits(rows, others, temperature, reduction, shift, None, weights)
+    return torch.ops.pairloom.siglip(
+        rows, others, own, other_labels, weights, temperature, shift, similarity, reduction, ignore_index, bits, False
+    )[0]
+
+
+@scripted_as(_siglip_script)
 def siglip(
     image: Tensor,
     text: Tensor,
