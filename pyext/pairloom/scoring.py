@@ -106,7 +106,8 @@ def topk(
         similarity: "cosine", "dot", "euclidean" or "squared_euclidean", as in `pairwise_similarity`: larger is better.
         exclude: gallery rows that are no answer to a query: integers (Q,), -1 for none; a list with the ids of each
             query; or CSR, a tuple (indptr (Q + 1,), indices). In compiled and exported graphs a tensor (Q,)
-            or the tuple, whose ids nobody checks: what is no row excludes nothing. In TorchScript the tuple.
+            or the tuple, whose ids nobody checks, as nobody does on another device: what is no row excludes nothing.
+            In TorchScript the tuple.
         screen: "int8" or "bf16": screen a tensor or array as `Gallery` does, with a copy that is made for this call; it
             pays for some hundred queries.
         memory_mib: MiB of an array that are held at a time.
@@ -193,8 +194,11 @@ def _by_queries(
     """The formula on some queries at a time: without gradients no Q x M matrix is held on another device either."""
     width = gallery.shape[0] * (1 if similarity in ("cosine", "dot") else gallery.shape[1])
     count = max(DEVICE_CHUNK_ENTRIES // max(width, 1), 1)
+    if count >= queries.shape[0]:
+        indptr, indices = (None, None) if exclude is None else exclude
+        return without_autocast(formula, queries, gallery, k, similarity, indptr, indices)
     found = []
-    for first in range(0, max(queries.shape[0], 1), count):
+    for first in range(0, queries.shape[0], count):
         part = slice(first, min(first + count, queries.shape[0]))
         lists = (None, None) if exclude is None else exclude.of_queries(part.start, part.stop)
         found.append(without_autocast(formula, queries[part], gallery, k, similarity, *lists))
@@ -226,7 +230,9 @@ def _check_without_gradients(queries: Tensor, gallery: Any) -> None:
 
 
 def _exclusions(exclude: Any, queries: Tensor, gallery: Any) -> IdLists:
-    if torch.compiler.is_compiling():
+    parts = exclude if isinstance(exclude, tuple) else (exclude,)
+    elsewhere = all(isinstance(part, Tensor) and part.device.type != "cpu" for part in parts)
+    if torch.compiler.is_compiling() or elsewhere:  # looking at ids would wait for the device
         return id_lists_in_graph("exclude", exclude, queries.shape[0])
     return id_lists("exclude", exclude, queries.shape[0], gallery.shape[0], of="gallery").to(queries.device)
 
