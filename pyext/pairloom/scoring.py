@@ -195,8 +195,8 @@ def _by_queries(
     width = gallery.shape[0] * (1 if similarity in ("cosine", "dot") else gallery.shape[1])
     count = max(DEVICE_CHUNK_ENTRIES // max(width, 1), 1)
     if count >= queries.shape[0]:
-        indptr, indices = (None, None) if exclude is None else exclude
-        return without_autocast(formula, queries, gallery, k, similarity, indptr, indices)
+        everything = (None, None) if exclude is None else exclude
+        return without_autocast(formula, queries, gallery, k, similarity, *everything)
     found = []
     for first in range(0, queries.shape[0], count):
         part = slice(first, min(first + count, queries.shape[0]))
