@@ -17,7 +17,8 @@ from pairloom._registry import records
 from pairloom.testing import evaluate, evaluate_record
 from tests.generic.common import sample_named
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
 RECORDS = [record for record in records() if record.name in DEVICE_KERNELS or record.name in ("topk", "mix")]
 CASES = [
     pytest.param(record, sample.name, id=f"{record.name}-{sample.name}")

@@ -122,7 +122,7 @@ def test_kernels_equal_their_references(name, count, references, monkeypatch):
     found = []
     for plain in (False, True):
         if plain:
-            monkeypatch.setattr("pairloom._dispatch.needs_reference", lambda _: True)
+            monkeypatch.setattr("pairloom._dispatch.needs_reference", lambda *_: True)
         leaves = [x.clone().requires_grad_(), ref.clone().requires_grad_()]
         value = loss(leaves[0], labels, leaves[1], ref_labels) if references else loss(leaves[0], labels)
         value.backward()

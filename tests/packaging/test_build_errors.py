@@ -94,7 +94,7 @@ def path_without_nvcc(folder: Path) -> str:
     ("option", "expected"),
     [
         ("PAIRLOOM_SANITIZE=everything", "allowed are address, thread and undefined"),
-        ("PAIRLOOM_CUDA=maybe", "allowed are AUTO, ON and OFF"),
+        ("PAIRLOOM_CUDA=maybe", "allowed are AUTO, ON (or 1) and OFF (or 0)"),
         ("PAIRLOOM_CUDA=ON", "nvcc was not found; put it on PATH, or set CUDA_HOME"),
     ],
 )

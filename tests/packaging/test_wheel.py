@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.build_tree import LIBRARIES, ROOT
+from tests.packaging.build_tree import CUDA_LIBRARY, LIBRARIES, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {f"pairloom/{path.name}" for path in LIBRARIES.values()} <= set(names)
-    assert sorted(name for name in names if ".so" in name) == sorted(f"pairloom/{p.name}" for p in LIBRARIES.values())
+    assert sorted(name for name in names if ".so" in name) == sorted(
+        f"pairloom/{path.name}" for path in (*LIBRARIES.values(), CUDA_LIBRARY) if path.is_file()
+    )
     package = ROOT / "pyext" / "pairloom"
     sources = {str(path.relative_to(package.parent)) for path in package.rglob("*.py*") if path.suffix != ".pyc"}
     in_wheel = {name for name in names if name.endswith((".py", ".pyi"))}
