@@ -286,6 +286,24 @@ def test_shares_by_pair_without_any_positive(pairs):
         assert x.grad.isfinite().all()
 
 
+def test_autocast_leaves_it_alone():
+    """Eager and compiled: sums stay in float32, as in the operators."""
+    x, y = rows(8, 6, dtype=torch.float32).requires_grad_(), torch.arange(8) // 2
+
+    def loss(x):
+        return metrix(x, y, FORMS["multi_similarity"], lam=0.4).mean()
+
+    expected = loss(x)
+    torch._dynamo.reset()
+    with torch.autocast("cpu", torch.bfloat16):
+        for found in (loss(x), torch.compile(loss, fullgraph=True, backend="eager")(x)):
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(
+                torch.autograd.grad(found, x)[0], torch.autograd.grad(expected, x, retain_graph=True)[0]
+            )
+    torch._dynamo.reset()
+
+
 def test_zero_rows_and_nan():
     x, y = rows(8, 4, seed=1), torch.arange(8) // 2
     x[0] = 0

@@ -14,6 +14,7 @@ from pairloom._dispatch import in_transform
 from pairloom._stream import CHUNK_ENTRIES, ChunkedSimilarity
 from pairloom.reference.mixture_sums import term_sum
 from pairloom.reference.similarity import compute_dtype, unit_rows
+from pairloom.streaming import no_autocast
 
 PAIRS = ("positive_negative", "anchor_negative", "both")
 BOTH_SIDES = 3  # bits of GRADIENT_BITS: rows and columns
@@ -101,11 +102,12 @@ class _Call:
     def dense(self, anchors: Tensor, columns: Tensor | None, lam: Tensor) -> Tensor:
         """All at once, in plain torch."""
         dtype = compute_dtype(anchors) if columns is None else compute_dtype(anchors, columns)
-        rows = unit_rows(anchors.to(dtype))
-        others = rows if columns is None else unit_rows(columns.to(dtype))
-        s = rows @ others.T
-        among = s if columns is None else others @ others.T
-        return reference.mixture_sums(s, among, 0, *self.places, lam.to(dtype), *self.settings)
+        with no_autocast(anchors.device.type):
+            rows = unit_rows(anchors.to(dtype))
+            others = rows if columns is None else unit_rows(columns.to(dtype))
+            s = rows @ others.T
+            among = s if columns is None else others @ others.T
+            return reference.mixture_sums(s, among, 0, *self.places, lam.to(dtype), *self.settings)
 
     @property
     def settings(self) -> tuple[Any, ...]:
