@@ -241,6 +241,14 @@ def test_selmix_draws_the_classes_it_chose():
     torch.testing.assert_close(mixed, part * features[pairs.first] + (1 - part) * features.flip(0)[pairs.second])
 
 
+def test_selmix_with_many_classes():
+    """torch.multinomial ends at 2^24 pairs, 4,096 classes."""
+    module = SelMix(5_000, generator=generator(0))
+    labels = torch.tensor([7, 4_999, 4_999])
+    pairs = module.draw(labels, labels, 100)
+    assert set(pairs.first.tolist()) == {0, 1, 2}
+
+
 def test_selmix_stops_when_gains_do():
     features, labels, classifier = selmix_data()
     module = SelMix(3, patience=3)

@@ -272,6 +272,22 @@ def test_dtypes(dtype):
         torch.testing.assert_close(found.double(), call(*wide), rtol=2e-5, atol=1e-5)
 
 
+def test_shares_in_half_precision():
+    """1 - lam is taken of the share, not rounded with it."""
+    x, keys, partner = rows(6, 16, seed=1), rows(6, 16, seed=2), torch.tensor([1, 2, 3, 4, 5, 0])
+    lam = torch.rand(6).half()
+    for call in (lambda part: imix(x, keys, partner, part), lambda part: mixco(x, x[:3], keys, None, part[:3])):
+        torch.testing.assert_close(call(lam), call(lam.double()), rtol=1e-12, atol=1e-12)
+
+
+def test_mochi_under_autocast():
+    query, key, queue = (rows(n, 16, seed=n, dtype=torch.float32) for n in (4, 4, 30))
+    drawn = draw_hard_mixtures(query, queue, hardest=8, synthetic=20, harder=10)
+    expected = mochi(query, key, queue, drawn)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(mochi(query, key, queue, drawn), expected)
+
+
 @pytest.mark.parametrize("module", [IMix(0.3, alpha=2.0), MixCo(0.3, 0.1, weight=0.5), MoCHiLoss(0.3, hardest=7)])
 def test_modules_are_copied_and_pickled(module):
     for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):

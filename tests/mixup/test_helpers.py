@@ -4,6 +4,8 @@ import copy
 import math
 import pickle
 import sys
+import threading
+from threading import get_ident
 
 import pytest
 import torch
@@ -152,6 +154,31 @@ def test_the_encoder_stays_as_it_is():
     for again in (copy.deepcopy(mixer), pickle.loads(pickle.dumps(mixer))):
         assert torch.equal(again(images, PARTNER, LAM), mixer(images, PARTNER, LAM))
     assert len(list(mixer.parameters())) == len(list(whole.parameters()))
+
+
+def test_threads_do_not_mix_for_each_other():
+    """A plain call of the encoder, and another mixer, while this one is inside its layer."""
+    whole, images = encoder(), torch.randn(3, 1, 8, 8)
+    mixer, other = MixAtLayer(whole, "1"), MixAtLayer(whole, "1")
+    expected = whole(images), other(images, PARTNER.flip(0), 0.2), mixer(images, PARTNER, LAM)
+    found = {}
+
+    def meanwhile(module, arguments, output):
+        if get_ident() == main:
+            for name, call in {
+                "plain": lambda: whole(images),
+                "other": lambda: other(images, PARTNER.flip(0), 0.2),
+            }.items():
+                thread = threading.Thread(target=lambda n=name, c=call: found.__setitem__(n, c()))
+                thread.start()
+                thread.join()
+
+    main = get_ident()
+    handle = whole[0].register_forward_hook(meanwhile)
+    found["own"] = mixer(images, PARTNER, LAM)
+    handle.remove()
+    for name, wanted in zip(("plain", "other", "own"), expected, strict=True):
+        assert torch.equal(found[name], wanted)
 
 
 def test_under_autocast():

@@ -459,3 +459,28 @@ def test_module_survives_pickle_and_deepcopy(name):
 def test_module_errors(loss, settings, error, message):
     with pytest.raises(error, match=message):
         MetrixLoss(loss, **settings)
+
+
+def test_public_code_with_odd_rows():
+    """Rows of any length, rows without one, and NaN, which is not passed over."""
+    x = torch.tensor([[3e30, 4e30], [3e-30, 4e-30], [0.0, 0.0]], requires_grad=True)
+    unit = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    huge = metrix_public_code(x[:1], unit[:1], lam=0.7)
+    torch.testing.assert_close(huge, metrix_public_code(torch.tensor([[0.6, 0.8]]), unit[:1], lam=0.7))
+    loss = metrix_public_code(x, unit, lam=0.7)
+    loss.backward()
+    assert loss.isfinite()
+    assert (x.grad[1:] == 0).all()  # shorter than 1e-12: without direction
+    assert metrix_public_code(torch.full((2, 2), torch.nan), unit[:2], lam=0.7).isnan()
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1e-4, 1e-4), (0.5, 0.5), (2.0, 2.0), (2.0, 8.0), (20.0, 20.0)])
+def test_draws_have_the_moments_of_their_distribution(alpha, beta):
+    """Also where both Gamma draws are too small for float64: nearly all shares are then 0 or 1."""
+    from pairloom.mixup._draws import beta as draw
+
+    shares = draw(alpha, beta, (40_000,), torch.Generator().manual_seed(0))
+    mean, variance = alpha / (alpha + beta), alpha * beta / ((alpha + beta) ** 2 * (alpha + beta + 1))
+    assert shares.isfinite().all()
+    assert shares.mean().item() == pytest.approx(mean, abs=5 * (variance / 40_000) ** 0.5)
+    assert shares.var().item() == pytest.approx(variance, rel=0.05)

@@ -11,7 +11,7 @@ from pairloom import _checks
 
 
 def share(name: str, lam: Tensor | float, shapes: Sequence[tuple[int, ...]]) -> Tensor:
-    """A number becomes 0-d float64; a tensor must have one of the shapes. From 0 to 1.
+    """Shares as float64: a number becomes 0-d; a tensor must have one of the shapes. From 0 to 1.
 
     Raises:
         TypeError: no number, and no tensor of floats.
@@ -31,4 +31,4 @@ def share(name: str, lam: Tensor | float, shapes: Sequence[tuple[int, ...]]) -> 
         if not 0 <= lowest <= highest <= 1:
             wrong = highest if lowest >= 0 else lowest
             raise ValueError(f"{name} holds {wrong:g}; it is the share of the first of a pair, from 0 to 1")
-    return lam
+    return lam.to(torch.float64)  # 1 - lam is then right for half precision too

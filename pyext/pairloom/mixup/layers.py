@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,7 +29,8 @@ class MixAtLayer(nn.Module):
         TypeError, ValueError: a name that is no submodule; a layer that gives no single tensor of the batch's length.
         RuntimeError: a layer that ran not once in a call, but never or several times.
 
-    The encoder itself is not changed: called by itself it mixes nothing.
+    The encoder itself is not changed: called by itself, also in another thread at the same time, it mixes nothing. So
+    activation checkpointing must not span the layer: what it computes again in backward would not be mixed.
 
     Source: Verma et al., "Manifold Mixup: Better Representations by Interpolating Hidden States", ICML 2019;
     Venkataramanan et al., "It Takes Two to Tango: Mixup for Deep Metric Learning", ICLR 2022 (levels of mixing).
@@ -73,8 +75,12 @@ class MixAtLayer(nn.Module):
             return mix(embeddings, partner, lam, normalize=self.normalize)
         runs = 0
 
+        thread = get_ident()
+
         def mixed(module: nn.Module, arguments: Any, output: Any) -> Tensor:
             nonlocal runs
+            if get_ident() != thread:  # somebody else's call of the same encoder
+                return output
             runs += 1
             self._check(output, items)
             return mix(output, partner, lam)

@@ -14,6 +14,7 @@ from pairloom.mixup._draws import beta
 from pairloom.mixup._forms import GeneralForm, check_form, form_of
 from pairloom.mixup._mixtures import PAIRS, mixture_sums
 from pairloom.mixup._shares import share
+from pairloom.reference.similarity import compute_dtype, unit_rows
 from pairloom.streaming import RowContext, stream_rows
 
 DRAWS = ("batch", "anchor", "pair")
@@ -176,16 +177,17 @@ def metrix_public_code(anchors: Tensor, mixed: Tensor, *, lam: Tensor | float, m
     _checks.embeddings("anchors", anchors, mixed=mixed)
     if len(anchors) != len(mixed):
         raise ValueError(f"mixed has {len(mixed)} rows for {len(anchors)} anchors; each anchor has one mixture")
-    part = share("lam", lam, [(), (len(anchors),)]).detach().to(anchors.dtype)
-    unit = torch.nn.functional.normalize
-    squares = (unit(anchors) - unit(mixed)).square().sum(1)
+    part = share("lam", lam, [(), (len(anchors),)]).detach()
+    dtype = compute_dtype(anchors, mixed)
+    part = part.to(dtype)
+    squares = (unit_rows(anchors.to(dtype)) - unit_rows(mixed.to(dtype))).square().sum(1)
     equal = squares == 0
     distance = torch.where(equal, 0.0, torch.where(equal, 1.0, squares).sqrt())
     return _mean_above_zero(part * distance) + _mean_above_zero((1 - part) * (margin - distance).clamp(min=0))
 
 
 def _mean_above_zero(terms: Tensor) -> Tensor:
-    count = (terms > 0).sum()
+    count = (~(terms <= 0)).sum()  # NaN is not passed over
     return torch.where(count == 0, 0.0, terms.sum() / count.clamp(min=1))
 
 

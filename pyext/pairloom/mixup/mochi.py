@@ -163,7 +163,7 @@ class _SyntheticSimilarities(torch.autograd.Function):
         logits = query.new_empty(query.shape[0], mixtures.first.shape[1] + mixtures.partner.shape[1])
         for chunk in _chunks(query, logits.shape[1]):
             made = _made(query, queue, mixtures, chunk)
-            logits[chunk] = torch.einsum("bsd,bd->bs", made, query[chunk])
+            logits[chunk] = (made * query[chunk].unsqueeze(1)).sum(2)  # no product that autocast would round
         missing = torch.cat([mixtures.first < 0, mixtures.partner < 0], dim=1)
         return logits.masked_fill_(missing, -torch.inf)
 
@@ -174,7 +174,7 @@ class _SyntheticSimilarities(torch.autograd.Function):
         gradient = torch.empty_like(query)
         for chunk in _chunks(query, upstream.shape[1]):
             made = _made(query, queue, ctx.mixtures, chunk)
-            gradient[chunk] = torch.einsum("bsd,bs->bd", made, upstream[chunk])
+            gradient[chunk] = (made * upstream[chunk].unsqueeze(2)).sum(1)
         return gradient, None, None
 
 

@@ -346,9 +346,11 @@ class SelMix(nn.Module):
             pools.append(names)
         sizes = [torch.bincount(names, minlength=k) for names in pools]
         there = (sizes[0] > 0).unsqueeze(1) & (sizes[1] > 0)
-        p = torch.where(there, self.probabilities.cpu(), 0.0)
-        pairs = torch.multinomial(p.flatten(), count, replacement=True, generator=self.generator) if count else None
-        chosen = torch.zeros(2, 0, dtype=torch.int64) if pairs is None else torch.stack([pairs // k, pairs % k])
+        # Not torch.multinomial, which knows 2^24 outcomes: K = 4,096 classes.
+        sums = torch.where(there, self.probabilities.cpu(), 0.0).flatten().cumsum(0)
+        at = torch.rand(count, generator=self.generator, dtype=torch.float64) * sums[-1]
+        pairs = torch.searchsorted(sums, at, right=True)
+        chosen = torch.stack([pairs // k, pairs % k])
         rows = [self._member(names, size, one) for names, size, one in zip(pools, sizes, chosen, strict=True)]
         low = self.settings["lowest_share"]
         lam = low + (1 - low) * torch.rand(count, generator=self.generator, dtype=torch.float64)
