@@ -66,7 +66,10 @@ def build_facts() -> dict[str, Any]:
         "cuda": build["cuda"],
         "cuda_reason": build["cuda_reason"],
         "cuda_here": cuda_here() if torch_version else "not loaded: no torch",
-        "libraries": {path.name: str(path) for path in (*LIBRARIES.values(), CUDA_LIBRARY) if path.is_file()},
+        "libraries": {
+            **{name: str(path) for name, path in LIBRARIES.items()},
+            **({"CUDA": str(CUDA_LIBRARY)} if CUDA_LIBRARY.is_file() else {}),
+        },
         "cmake": str(CMAKE_DIR),
     }
 

@@ -58,5 +58,5 @@ def readable(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if facts["sanitizer"]:
         rows.append(("sanitizer", facts["sanitizer"]))
-    rows += [("library", path) for path in facts["libraries"].values()]
+    rows += [(f"{name} library", path) for name, path in facts["libraries"].items()]
     return [*rows, ("CMake package", facts["cmake"])]
