@@ -515,6 +515,8 @@ def test_exported(name):
         (lambda x, y: SelMix(4).refresh(x, y * 0, x), ValueError, "labels holds no item of class 1"),
         (lambda x, y: SelMix(4).refresh(x, y + 9, x), ValueError, "labels holds 9 to 12; classes are 0 to 3"),
         (lambda x, y: SelMix(3).refresh(x, y, x), ValueError, "classifier has 4 rows; it must have 3"),
+        (lambda x, y: SelMix(4).refresh(x * torch.nan, y, x), ValueError, "features holds numbers that are not finite"),
+        (lambda x, y: coverage_gradient(torch.eye(4) / 4, x), ValueError, r"multipliers has shape \(4, 4\)"),
         (lambda x, y: SelMix(4).draw(y[:0], y, 3), ValueError, "labels is empty"),
         (lambda x, y: BatchMixup(draw="pair"), ValueError, "draw is 'pair'"),
         (lambda x, y: BatchMixup(0), ValueError, "alpha is 0"),

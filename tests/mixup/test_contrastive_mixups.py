@@ -280,6 +280,38 @@ def test_shares_in_half_precision():
         torch.testing.assert_close(call(lam), call(lam.double()), rtol=1e-12, atol=1e-12)
 
 
+def test_mochi_twice_and_in_transforms():
+    """Second derivatives, torch.func, and queries without any mixture, which have a finite gradient."""
+    query, key, queue = rows(3, 4, seed=1).requires_grad_(), rows(3, 4, seed=2), rows(6, 4, seed=3)
+    drawn = draw_hard_mixtures(
+        query, queue, hardest=4, synthetic=5, harder=3, generator=torch.Generator().manual_seed(1)
+    )
+    frozen = query.detach()
+
+    def constant(q):  # the mixtures hold the query as it is here
+        k, n = normalize(key), normalize(queue)
+        unit, own = normalize(q), normalize(frozen)
+        losses = []
+        for i in range(3):
+            logits = [unit[i] @ k[i], *(unit[i] @ n.T)]
+            for f, g, a in zip(*(field[i].tolist() for field in drawn[:3]), strict=True):
+                logits.append(unit[i] @ normalize(a * n[f] + (1 - a) * n[g], dim=0))
+            for g, b in zip(*(field[i].tolist() for field in drawn[3:]), strict=True):
+                logits.append(unit[i] @ normalize(b * own[i] + (1 - b) * n[g], dim=0))
+            losses.append(-(torch.stack(logits) / 0.2).log_softmax(0)[0])
+        return torch.stack(losses).mean()
+
+    (ours,) = torch.autograd.grad(mochi(query, key, queue, drawn), query, create_graph=True)
+    (wanted,) = torch.autograd.grad(constant(query), query, create_graph=True)
+    torch.testing.assert_close(ours, wanted)
+    for a, b in zip(*(torch.autograd.grad(g.square().sum(), query) for g in (ours, wanted)), strict=True):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(torch.func.grad(lambda q: mochi(q, key, queue, drawn))(frozen), wanted.detach())
+    nobody = MoCHiLoss(hardest=0, synthetic=3, harder=2)(query, key, queue)
+    torch.testing.assert_close(nobody, pairloom.functional.moco(query, key, queue, temperature=0.2))
+    assert torch.autograd.grad(nobody, query)[0].isfinite().all()
+
+
 def test_mochi_under_autocast():
     query, key, queue = (rows(n, 16, seed=n, dtype=torch.float32) for n in (4, 4, 30))
     drawn = draw_hard_mixtures(query, queue, hardest=8, synthetic=20, harder=10)

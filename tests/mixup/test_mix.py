@@ -221,3 +221,13 @@ def test_operator_refuses_what_would_read_outside():
         torch.ops.pairloom.mix(x, None, None, partner.clamp(max=3), torch.ones(2), False)
     with pytest.raises(RuntimeError, match="d_mixed must have the shape of what mix returned"):
         torch.ops.pairloom.mix_gradients(x[:2], x, None, None, partner.clamp(max=3), lam, True, 7)
+
+
+def test_scripted_as_eager():
+    """Also where the partners have a wider type."""
+    x, others, first, partner, lam = random_case(3, 6, 5, 20, 24, torch.float32)
+    for pool in (others, others.double(), others.half()):
+        found = torch.jit.script(mix)(x, partner, lam, pool, first, True)
+        expected = mix(x, partner, lam, others=pool, first=first, normalize=True)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)

@@ -131,6 +131,14 @@ def test_edges(y):
     assert x.grad.isfinite().all()
 
 
+def test_labels_as_large_as_timestamps():
+    """Nanoseconds: float64 has no numbers between y and y + window there."""
+    x, y = batch(7, seed=5)
+    stamps = 1.7e18 + 1e9 * y
+    found = supremix(x, stamps, lam=0.3, reduction="none")
+    torch.testing.assert_close(found, naive(x, stamps.tolist(), 0.3, 5.0, 0.3))
+
+
 @pytest.mark.parametrize("lam", [0.0, 1.0])
 def test_ends_of_lam(lam):
     x, y = batch(7, seed=5)

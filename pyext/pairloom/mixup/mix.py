@@ -25,7 +25,10 @@ def _mix_script(
     first: Tensor | None = None,
     normalize: bool = False,
 ) -> Tensor:
-    return torch.ops.pairloom.mix(x, others, first, partner, lam, normalize).to(x.dtype)
+    dtype = x.dtype
+    if others is not None:
+        dtype = torch.result_type(x, others)
+    return torch.ops.pairloom.mix(x, others, first, partner, lam, normalize).to(dtype)
 
 
 @scripted_as(_mix_script)

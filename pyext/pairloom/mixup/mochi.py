@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
+from pairloom._dispatch import in_transform
 from pairloom.losses.moco import moco
 from pairloom.mixup._two_targets import reduced
 from pairloom.mixup.mix import mix
@@ -148,9 +149,17 @@ def mochi(
     dtype = compute_dtype(query, key, queue)
     unit = unit_rows(query.to(dtype))
     own = (unit * unit_rows(key.detach().to(dtype))).sum(1) / temperature
-    logits = _SyntheticSimilarities.apply(unit, unit_rows(queue.detach().to(dtype)), mixtures) / temperature
+    rows = unit_rows(queue.detach().to(dtype))
+    if in_transform():  # torch.func knows no loop with a gradient of its own
+        logits = _similarities(unit, rows, unit.detach(), mixtures, slice(0, query.shape[0]))
+    else:
+        logits = _SyntheticSimilarities.apply(unit, rows, mixtures)
+    # A query without any mixture has nothing to add, and no gradient through it.
+    some = ((mixtures.first >= 0).any(1) | (mixtures.partner >= 0).any(1)).unsqueeze(1)
+    synthetic = (torch.where(some, logits, 0.0) / temperature).logsumexp(1)
     # log( e^own + others + synthetic ) - own = l + log(1 + e^(synthetic - own - l)) with l the loss without them.
-    return reduced(losses + torch.nn.functional.softplus(logits.logsumexp(1) - own - losses), reduction)
+    more = torch.nn.functional.softplus(synthetic - own - losses)
+    return reduced(losses + torch.where(some.squeeze(1), more, 0.0), reduction)
 
 
 class _SyntheticSimilarities(torch.autograd.Function):
@@ -162,20 +171,26 @@ class _SyntheticSimilarities(torch.autograd.Function):
         ctx.mixtures = mixtures
         logits = query.new_empty(query.shape[0], mixtures.first.shape[1] + mixtures.partner.shape[1])
         for chunk in _chunks(query, logits.shape[1]):
-            made = _made(query, queue, mixtures, chunk)
-            logits[chunk] = (made * query[chunk].unsqueeze(1)).sum(2)  # no product that autocast would round
-        missing = torch.cat([mixtures.first < 0, mixtures.partner < 0], dim=1)
-        return logits.masked_fill_(missing, -torch.inf)
+            logits[chunk] = _similarities(query, queue, query, mixtures, chunk)
+        return logits
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        query, queue = ctx.saved_tensors
-        gradient = torch.empty_like(query)
-        for chunk in _chunks(query, upstream.shape[1]):
-            made = _made(query, queue, ctx.mixtures, chunk)
-            gradient[chunk] = (made * upstream[chunk].unsqueeze(2)).sum(1)
-        return gradient, None, None
+        """Linear in ``upstream``, and constant otherwise: it can be differentiated again as it stands."""
+        query, queue = (x.detach() for x in ctx.saved_tensors)
+        parts = [
+            (_made(query, queue, ctx.mixtures, chunk) * upstream[chunk].unsqueeze(2)).sum(1)
+            for chunk in _chunks(query, upstream.shape[1])
+        ]
+        return torch.cat(parts), None, None
+
+
+def _similarities(query: Tensor, queue: Tensor, parents: Tensor, mixtures: HardMixtures, chunk: slice) -> Tensor:
+    """(R, S + S') of some queries with their mixtures, whose parents are ``parents`` and the queue."""
+    missing = torch.cat([mixtures.first[chunk] < 0, mixtures.partner[chunk] < 0], dim=1)
+    made = _made(parents, queue, mixtures, chunk)
+    # No product that autocast would round.
+    return (made * query[chunk].unsqueeze(1)).sum(2).masked_fill(missing, -torch.inf)
 
 
 def _chunks(query: Tensor, count: int) -> list[slice]:

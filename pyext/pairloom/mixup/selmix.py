@@ -90,6 +90,10 @@ def coverage_gradient(confusion: Tensor, multipliers: Tensor) -> Tensor:
         (K, K) float64.
     """
     c = _confusion(confusion)
+    if multipliers.shape != c.shape[:1]:
+        raise ValueError(
+            f"multipliers has shape {tuple(multipliers.shape)}; it must be ({len(c)},), one for each class"
+        )
     m = multipliers.to(torch.float64)
     return c * (m - len(c) * (c @ m).unsqueeze(1))
 
@@ -297,6 +301,9 @@ class SelMix(nn.Module):
         sizes = torch.bincount(labels, minlength=k)
         if bool((sizes == 0).any()):
             raise ValueError(f"labels holds no item of class {int((sizes == 0).nonzero()[0])}; each needs a prototype")
+        for name, given in (("features", features), ("classifier", classifier)):
+            if not bool(given.isfinite().all()):
+                raise ValueError(f"{name} holds numbers that are not finite; pairs of classes would be drawn blindly")
         wide = features.to(torch.float64)
         prototypes = torch.zeros(k, wide.shape[1], dtype=torch.float64, device=wide.device).index_add(0, labels, wide)
         prototypes /= sizes.unsqueeze(1)

@@ -100,8 +100,11 @@ def supremix(
     dtype = compute_dtype(embeddings)
     z = unit_rows(embeddings.to(dtype))[order]
     sorted_part = part[order][:, order] if part.dim() == 2 else part[order] if part.dim() else part.expand(n)
-    row_args = [y, sorted_part, torch.searchsorted(y, y - window, right=True), torch.searchsorted(y, y),
-                torch.searchsorted(y, y, right=True), torch.searchsorted(y, y + window)]  # fmt: skip
+    own_first, own_last = torch.searchsorted(y, y), torch.searchsorted(y, y, right=True)
+    # Where float64 has no numbers within the window, it holds the own label alone.
+    low = torch.searchsorted(y, y - window, right=True).minimum(own_first)
+    high = torch.searchsorted(y, y + window).maximum(own_last)
+    row_args = [y, sorted_part, low, own_first, own_last, high]
     if partners is not None:
         own = partners[order]
         row_args.append(torch.where(own < 0, -1, place[own.clamp(min=0)]))
