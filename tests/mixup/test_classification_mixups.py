@@ -96,6 +96,25 @@ def test_regmixup_is_the_formula(lam):
     torch.testing.assert_close(2 * halves, regmixup(clean, mixed, y, other, lam))
 
 
+def test_what_has_no_weight_has_no_say():
+    """Infinite losses of a class that is masked out, where the share of it is 0."""
+    masked = torch.tensor([[-torch.inf, 0.0, 1.0]], requires_grad=True)
+    zero, one = torch.tensor([0]), torch.tensor([1])
+    loss = regmixup(torch.zeros(1, 3), masked, zero, one, 0.0)
+    loss.backward()
+    assert loss.isfinite()
+    assert masked.grad[0, 1:].isfinite().all()
+    assert complementary_mixup(torch.tensor([[0.0, -torch.inf, -torch.inf]]), zero, one, 0.0) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.uint16, torch.int32])
+def test_labels_of_any_integer_type(dtype):
+    y = torch.tensor([0, 1, 1, 0])
+    x = logits(4, 3)
+    assert torch.equal(regmixup(x, x, y.to(dtype), y.to(dtype), 0.3), regmixup(x, x, y, y, 0.3))
+    assert torch.equal(intra_cluster_partners(y.to(dtype), generator(0)), intra_cluster_partners(y, generator(0)))
+
+
 @pytest.mark.parametrize("lam", [0.0, 1.0])
 def test_regmixup_at_the_ends(lam):
     y, other = classes(seed=3), classes(seed=4)

@@ -447,6 +447,8 @@ def test_module_survives_pickle_and_deepcopy(name):
         (pairloom.TripletMarginLoss(), {}, TypeError, "loss is a TripletMarginLoss, which has no general form"),
         (pairloom.ContrastiveLoss(), {}, ValueError, "loss has similarity 'euclidean'"),
         (pairloom.MultiSimilarityLoss(), {"alpha": 0}, ValueError, "alpha is 0"),
+        (pairloom.MultiSimilarityLoss(), {"lam": 7.0}, ValueError, "lam is 7.0; it is the share"),
+        (pairloom.MultiSimilarityLoss(), {"lam": "a"}, TypeError, "lam is 'a'; it must be a number"),
         (pairloom.MultiSimilarityLoss(), {"weight": -1}, ValueError, "weight is -1; it must be 0 or more"),
         (
             pairloom.MultiSimilarityLoss(),

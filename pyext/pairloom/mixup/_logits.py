@@ -24,12 +24,20 @@ def check_logits(first: str, logits: Tensor, **others: Tensor) -> None:
 def class_labels(name: str, labels: Any, of: str, logits: Tensor) -> Tensor:
     """(B,) int64 from 0 to K - 1."""
     _checks.labels(name, labels, of, logits)
+    labels = labels.to(torch.int64)
     if _checks.values_readable(labels) and labels.numel():
         lowest, highest = (int(x) for x in labels.aminmax())
         if lowest < 0 or highest >= logits.shape[1]:
             wrong = lowest if lowest < 0 else highest
             raise ValueError(f"{name} holds {wrong}; {of} has {logits.shape[1]} classes, 0 to {logits.shape[1] - 1}")
-    return labels.to(torch.int64)
+    return labels
+
+
+def between(part: Tensor, own: Tensor, other: Tensor) -> Tensor:
+    """part own + (1 - part) other; what has no weight has no say, be it infinite."""
+    first = torch.where(part > 0, part * torch.where(part > 0, own, 0.0), 0.0)
+    rest = 1 - part
+    return first + torch.where(rest > 0, rest * torch.where(rest > 0, other, 0.0), 0.0)
 
 
 def class_losses(logits: Tensor, labels: Tensor) -> Tensor:

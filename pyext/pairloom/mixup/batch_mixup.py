@@ -26,7 +26,7 @@ class Mixed(NamedTuple):
 
 
 class BatchMixup(nn.Module):
-    """Every item of a batch, mixed with another one.
+    """Every item of a batch, mixed with one of the same batch: partners are a random permutation.
 
         mixed_i = lam_i x_i + (1 - lam_i) x_{partner_i},      lam ~ Beta(alpha, alpha)
 

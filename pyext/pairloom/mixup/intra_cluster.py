@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
-from pairloom.mixup._logits import check_logits, class_labels, mean
+from pairloom.mixup._logits import between, check_logits, class_labels, mean
 from pairloom.mixup._shares import share
 from pairloom.mixup.batch_mixup import BatchMixup, Mixed
 
@@ -32,6 +32,7 @@ def intra_cluster_partners(clusters: Tensor, generator: torch.Generator | None =
     _checks.labels(
         "clusters", clusters, "clusters", clusters.unsqueeze(1) if isinstance(clusters, Tensor) else clusters
     )
+    clusters = clusters.to(torch.int64)
     count = clusters.shape[0]
     shuffled = torch.randperm(count, generator=generator).to(clusters.device)
     # In a random order within each cluster, everyone takes the next one, and the last one the first.
@@ -78,7 +79,7 @@ def complementary_mixup(logits: Tensor, labels: Tensor, partner_labels: Tensor, 
     part = share("lam", lam, [(), (logits.shape[0],)]).detach().to(logits.device)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     part = part.to(wide.dtype)
-    return mean(part * _complementary(wide, own) + (1 - part) * _complementary(wide, other))
+    return mean(between(part, _complementary(wide, own), _complementary(wide, other)))
 
 
 def _complementary(logits: Tensor, labels: Tensor) -> Tensor:

@@ -244,6 +244,8 @@ class MetrixLoss(nn.Module):
             raise ValueError(f"weight is {weight}; it must be 0 or more")
         if form is not None:
             check_form("form", form)
+        if lam is not None:
+            share("lam", lam, [tuple(lam.shape)] if isinstance(lam, Tensor) else [])
         self.form = form_of(loss) if form is None else form
         self.loss = loss
         self.pairs = pairs

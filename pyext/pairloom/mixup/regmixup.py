@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pairloom import _checks
-from pairloom.mixup._logits import check_logits, class_labels, class_losses, mean
+from pairloom.mixup._logits import between, check_logits, class_labels, class_losses, mean
 from pairloom.mixup._shares import share
 from pairloom.mixup.batch_mixup import BatchMixup, Mixed
 
@@ -61,7 +61,7 @@ def regmixup(
     part = share("lam", lam, [(), (clean_logits.shape[0],)]).detach().to(clean_logits.device)
     of_own, of_other = class_losses(mixed_logits, own), class_losses(mixed_logits, other)
     part = part.to(of_own.dtype)
-    loss = mean(class_losses(clean_logits, own)) + eta * mean(part * of_own + (1 - part) * of_other)
+    loss = mean(class_losses(clean_logits, own)) + eta * mean(between(part, of_own, of_other))
     return loss / 2 if public_code else loss
 
 
